@@ -1,0 +1,173 @@
+"""strandline: Git for data lakes.
+
+Branches, atomic commits and merges over any object store, with metadata in any key-value store. `open` is where it
+begins; everything public is in this module.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from strandline.errors import (
+    AlreadyExists,
+    BranchGone,
+    BranchProtected,
+    Conflict,
+    Contention,
+    Corrupted,
+    FormatError,
+    InvalidName,
+    InvalidRef,
+    InvalidSettings,
+    LakeNotFound,
+    MergeConflict,
+    NewerFormat,
+    NotAllowed,
+    NotFound,
+    NothingToCommit,
+    NothingToMerge,
+    ObjectMissing,
+    ObjectNotFound,
+    OutcomeUnknown,
+    PreconditionFailed,
+    RefNotFound,
+    RepositoryNotFound,
+    RepositoryReadOnly,
+    SchemaMismatch,
+    StorageError,
+    StoreUnavailable,
+    StrandlineError,
+    TableNotFound,
+    UncommittedChanges,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from strandline.branch.commits import Commit
+    from strandline.lake import Lake
+    from strandline.repository.branch import Branch
+    from strandline.repository.differences import Change, Diff
+    from strandline.repository.history import Log
+    from strandline.repository.importing import Imported
+    from strandline.repository.listing import Listing
+    from strandline.repository.ref import Ref
+    from strandline.repository.repository import Repository
+    from strandline.repository.results import CommonPrefix, ObjectInfo
+    from strandline.tables.table import Table
+    from strandline.tree.rows import Entry
+
+__version__ = "0.1.0"
+
+# Loaded when they are first asked for: `import strandline` stays fast, and needs no driver.
+_LAZY = {
+    "Branch": "strandline.repository.branch",
+    "Change": "strandline.repository.differences",
+    "Commit": "strandline.branch.commits",
+    "CommonPrefix": "strandline.repository.results",
+    "Diff": "strandline.repository.differences",
+    "Entry": "strandline.tree.rows",
+    "Imported": "strandline.repository.importing",
+    "Lake": "strandline.lake",
+    "Listing": "strandline.repository.listing",
+    "Log": "strandline.repository.history",
+    "ObjectInfo": "strandline.repository.results",
+    "Ref": "strandline.repository.ref",
+    "Repository": "strandline.repository.repository",
+    "Table": "strandline.tables.table",
+}
+
+__all__ = [
+    "AlreadyExists",
+    "Branch",
+    "BranchGone",
+    "BranchProtected",
+    "Change",
+    "Commit",
+    "CommonPrefix",
+    "Conflict",
+    "Contention",
+    "Corrupted",
+    "Diff",
+    "Entry",
+    "FormatError",
+    "Imported",
+    "InvalidName",
+    "InvalidRef",
+    "InvalidSettings",
+    "Lake",
+    "LakeNotFound",
+    "Listing",
+    "Log",
+    "MergeConflict",
+    "NewerFormat",
+    "NotAllowed",
+    "NotFound",
+    "NothingToCommit",
+    "NothingToMerge",
+    "ObjectInfo",
+    "ObjectMissing",
+    "ObjectNotFound",
+    "OutcomeUnknown",
+    "PreconditionFailed",
+    "Ref",
+    "RefNotFound",
+    "Repository",
+    "RepositoryNotFound",
+    "RepositoryReadOnly",
+    "SchemaMismatch",
+    "StorageError",
+    "StoreUnavailable",
+    "StrandlineError",
+    "Table",
+    "TableNotFound",
+    "UncommittedChanges",
+    "UsageError",
+    "__version__",
+    "open",
+]
+
+
+def open(
+    location: str | os.PathLike[str] | None = None,
+    *,
+    kv: str | None = None,
+    blob: str | None = None,
+    tenant: str | None = None,
+    create: bool = False,
+    synced: bool | None = None,
+    committer: str | None = None,
+) -> Lake:
+    """Open a lake.
+
+    Args:
+        location: a folder (SQLite and files, no server), a TOML file with the settings below, or `memory://name`.
+            Without it and without `kv`, the environment's STRANDLINE_LAKE, or STRANDLINE_KV and STRANDLINE_BLOB.
+        kv: URL of the key-value store: sqlite:///path, postgresql://…, redis://…, or one of a plug-in.
+        blob: URL of the object store: a folder, s3://bucket/prefix, gs://…, az://….
+        tenant: whose repositories; each tenant sees only its own.
+        create: make the lake if it does not exist.
+        synced: False gives up safety against a power loss, not against a killed process, for speed.
+        committer: who stands on commits that name nobody; by default the user's name.
+
+    Raises:
+        LakeNotFound: there is no lake there, and `create` is not set.
+        InvalidSettings: the settings name no lake, or a store refuses them.
+        StoreUnavailable: a store does not answer.
+        NewerFormat: a newer strandline made the lake.
+    """
+    from strandline.lake import find_settings, open_lake
+
+    settings = find_settings(location, kv=kv, blob=blob, tenant=tenant, synced=synced, committer=committer)
+    return open_lake(settings, create=create)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'strandline' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

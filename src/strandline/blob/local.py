@@ -1,0 +1,196 @@
+"""Blobs as files under a folder.
+
+Written here rather than taken from obstore, whose local store neither syncs to disk nor survives a fork.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from strandline.blob.store import LIST_PAGE_BLOBS, BlobExists, BlobInfo, BlobNotFound, BlobStore, PutMode
+from strandline.errors import InvalidName, StoreUnavailable
+from strandline.ids import new_id
+
+INCOMING = ".strandline-incoming"
+"""Folder of half-written files, below the root: on the same file system, so that a rename is atomic."""
+COPY_BUFFER_BYTES = 1 << 20
+SPARK_SAFE = "/=:@,+~()!'$&*;[]{} "
+"""Characters that Hadoop's Path takes as they are; it does not decode percent signs."""
+
+
+class LocalBlobStore(BlobStore):
+    """Durability: with `synced` a put that returned survives a power loss; without, only a killed process."""
+
+    def __init__(self, root: str | Path, *, synced: bool = True) -> None:
+        self.root = Path(os.path.abspath(root))
+        self.synced = synced
+        self.url = "file://" + quote(str(self.root))
+        self._root = str(self.root) + os.sep
+        self._known_folders: set[str] = set()
+
+    def _path(self, key: str) -> str:
+        if not key or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+            raise InvalidName(f"{key!r} is not a key of a blob.", next="Leave out empty, '.' and '..' components.")
+        return self._root + key
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        try:
+            with open(self._path(key), "rb", buffering=0) as file:
+                if start:
+                    file.seek(start)
+                return file.read() if end is None else file.read(max(0, end - start))
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            raise BlobNotFound(key) from None
+        except OSError as error:
+            raise _unavailable(error, self.root, "no") from error
+
+    def put(self, key: str, data: bytes | BinaryIO, mode: PutMode = "overwrite") -> None:
+        target = self._path(key)
+        incoming = f"{self._root}{INCOMING}/{new_id()}"
+        try:
+            self._make_folder(os.path.dirname(incoming))
+            self._make_folder(os.path.dirname(target))
+            try:
+                with open(incoming, "xb", buffering=0) as file:
+                    if isinstance(data, bytes):
+                        _write_all(file.fileno(), data)
+                    else:
+                        shutil.copyfileobj(data, file, COPY_BUFFER_BYTES)
+                    if self.synced:
+                        os.fsync(file.fileno())
+                if mode == "create":
+                    os.link(incoming, target)  # refuses a taken name, which a rename would not
+                    os.unlink(incoming)
+                else:
+                    os.replace(incoming, target)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(incoming)
+                raise
+            if self.synced:
+                _sync_folder(os.path.dirname(target))
+        except FileExistsError:
+            raise BlobExists(key) from None
+        except OSError as error:
+            self._known_folders.clear()
+            raise _unavailable(error, self.root, "no") from error
+
+    def _make_folder(self, folder: str) -> None:
+        if folder in self._known_folders:
+            return
+        missing = []
+        above = folder
+        while not os.path.isdir(above):
+            missing.append(above)
+            above = os.path.dirname(above)
+        for path in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(path)
+            if self.synced:
+                _sync_folder(os.path.dirname(path))
+        self._known_folders.add(folder)
+
+    def head(self, key: str) -> BlobInfo:
+        try:
+            stat = os.stat(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            raise BlobNotFound(key) from None
+        except OSError as error:
+            raise _unavailable(error, self.root, "no") from error
+        return _info(key, stat)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            try:
+                os.unlink(self._path(key))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise _unavailable(error, self.root, "unknown") from error
+
+    def list_pages(self, prefix: str = "") -> Iterator[list[BlobInfo]]:
+        page: list[BlobInfo] = []
+        try:
+            for key, entry in self._walk(prefix):
+                try:
+                    page.append(_info(key, entry.stat()))
+                except FileNotFoundError:
+                    continue  # deleted since the folder was read
+                if len(page) == LIST_PAGE_BLOBS:
+                    yield page
+                    page = []
+        except OSError as error:
+            raise _unavailable(error, self.root, "no") from error
+        if page:
+            yield page
+
+    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Files whose key starts with `prefix`, depth first; folders that cannot match are not opened."""
+        folder = prefix.rpartition("/")[0]
+        pending = [folder]
+        while pending:
+            folder = pending.pop()
+            try:
+                entries = os.scandir(self._root + folder)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            with entries:
+                for entry in entries:
+                    key = f"{folder}/{entry.name}" if folder else entry.name
+                    if entry.is_dir():
+                        matches = key.startswith(prefix) or prefix.startswith(key + "/")
+                        if matches and key != INCOMING:
+                            pending.append(key)
+                    elif key.startswith(prefix):
+                        yield key, entry
+
+    def open_read(self, key: str) -> BinaryIO:
+        try:
+            return open(self._path(key), "rb")
+        except (FileNotFoundError, NotADirectoryError):
+            raise BlobNotFound(key) from None
+        except OSError as error:
+            raise _unavailable(error, self.root, "no") from error
+
+    def spark_url(self, key: str) -> str:
+        return f"file://{self._root}{key}"
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _info(key: str, stat: os.stat_result) -> BlobInfo:
+    # inode, time and size together: a file that was replaced differs in at least one of them
+    etag = f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}"
+    return BlobInfo(key, stat.st_size, etag, stat.st_mtime_ns // 1000)
+
+
+def _unavailable(error: OSError, root: Path, happened: str) -> StoreUnavailable:
+    advice = "Look at the disk, then repeat the call."
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        advice = "Free some space on the disk, then repeat the call."
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        advice = "Give this user the right to write the folder, then repeat the call."
+    return StoreUnavailable(
+        f"The object store {root} failed: {error.strerror or error}.",
+        happened="no" if happened == "no" else "unknown",
+        next=advice,
+    )

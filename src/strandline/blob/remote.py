@@ -1,0 +1,183 @@
+"""Object stores over the network, and one in memory, all through obstore."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, BinaryIO, cast
+from urllib.parse import parse_qs, urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
+from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
+
+from strandline.blob.store import LIST_PAGE_BLOBS, BlobExists, BlobInfo, BlobNotFound, BlobStore, PutMode
+from strandline.errors import InvalidName, InvalidSettings, StoreUnavailable
+
+READ_BUFFER_BYTES = 4 << 20
+DELETE_BATCH_KEYS = 1_000
+_ABSENT = (FileNotFoundError,)
+
+_memory: dict[str, MemoryStore] = {}
+"""The memory stores of this process by name, so that `memory://name` means one thing however often it is opened."""
+
+
+class RemoteBlobStore(BlobStore):
+    """Durability: what the object store promises; in memory, none.
+
+    Not usable in the child of a fork that happened after the first call: the runtime of the HTTP client does not
+    survive it. Open the lake again in the child.
+    """
+
+    def __init__(self, url: str, store: Any, prefix: str, spark_root: str) -> None:
+        self.url = url
+        self._store = store
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._spark_root = spark_root
+
+    def _key(self, key: str) -> str:
+        if not key or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
+            raise InvalidName(f"{key!r} is not a key of a blob.", next="Leave out empty, '.' and '..' components.")
+        return self._prefix + key
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        name = self._key(key)
+        try:
+            if start == 0 and end is None:
+                return bytes(obstore.get(self._store, name).bytes())
+            size = int(obstore.head(self._store, name)["size"])
+            end = size if end is None else min(end, size)
+            if start >= end:
+                return b""
+            return bytes(obstore.get_range(self._store, name, start=start, end=end))
+        except _ABSENT:
+            raise BlobNotFound(key) from None
+        except Exception as error:
+            raise self._failed(error, "no") from error
+
+    def put(self, key: str, data: bytes | BinaryIO, mode: PutMode = "overwrite") -> None:
+        name = self._key(key)
+        try:
+            if mode == "create":
+                # a conditional write is a single request on every store, never a multipart one
+                body = data if isinstance(data, bytes) else data.read()
+                obstore.put(self._store, name, body, mode="create", use_multipart=False)
+            else:
+                obstore.put(self._store, name, cast("Any", data))
+        except AlreadyExistsError:
+            raise BlobExists(key) from None
+        except Exception as error:
+            raise self._failed(error, "unknown") from error
+
+    def head(self, key: str) -> BlobInfo:
+        try:
+            return self._info(obstore.head(self._store, self._key(key)))
+        except _ABSENT:
+            raise BlobNotFound(key) from None
+        except Exception as error:
+            raise self._failed(error, "no") from error
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        remaining = iter(keys)
+        while batch := [self._key(key) for key in islice(remaining, DELETE_BATCH_KEYS)]:
+            try:
+                obstore.delete(self._store, batch)
+            except _ABSENT:
+                continue
+            except Exception as error:
+                raise self._failed(error, "unknown") from error
+
+    def list_pages(self, prefix: str = "") -> Iterator[list[BlobInfo]]:
+        # object stores list by whole components, so ask for the folder and keep what matches
+        folder = (self._prefix + prefix).rpartition("/")[0]
+        wanted = self._prefix + prefix
+        try:
+            for page in obstore.list(self._store, prefix=folder or None, chunk_size=LIST_PAGE_BLOBS):
+                found = [self._info(meta) for meta in page if str(meta["path"]).startswith(wanted)]
+                if found:
+                    yield found
+        except Exception as error:
+            raise self._failed(error, "no") from error
+
+    def open_read(self, key: str) -> BinaryIO:
+        try:
+            return cast(
+                "BinaryIO", obstore.open_reader(self._store, self._key(key), buffer_size=READ_BUFFER_BYTES)
+            )
+        except _ABSENT:
+            raise BlobNotFound(key) from None
+        except Exception as error:
+            raise self._failed(error, "no") from error
+
+    def spark_url(self, key: str) -> str:
+        if not self._spark_root:
+            raise InvalidSettings(
+                f"Spark cannot reach the object store {self.url}.", next="Use a folder, S3, GCS or Azure for tables."
+            )
+        return f"{self._spark_root}/{self._key(key)}"
+
+    def _info(self, meta: Any) -> BlobInfo:
+        moment: datetime = meta["last_modified"]
+        modified_at_us = int(moment.astimezone(UTC).timestamp() * 1_000_000)
+        etag = str(meta.get("e_tag") or "").strip('"')
+        return BlobInfo(str(meta["path"])[len(self._prefix) :], int(meta["size"]), etag, modified_at_us)
+
+    def _failed(self, error: Exception, happened: str) -> StoreUnavailable:
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        advice = "See that the store runs and is reachable, then repeat the call."
+        if isinstance(error, PermissionDeniedError | UnauthenticatedError):
+            happened, advice = "no", "Give the credentials in the environment the right to use it."
+        return StoreUnavailable(
+            f"The object store {self.url} failed: {reason}.",
+            happened="no" if happened == "no" else "unknown",
+            next=advice,
+        )
+
+
+def open_remote(url: str) -> RemoteBlobStore:
+    """Open `memory://`, `s3://`, `gs://` or `az://`.
+
+    Credentials come from the environment, as the provider's own tools read them. The query of an `s3://` URL may give
+    `endpoint=` and `region=` for other stores than Amazon's.
+    """
+    parts = urlsplit(url)
+    prefix = parts.path.strip("/")
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    try:
+        if parts.scheme == "memory":
+            return RemoteBlobStore(url, _memory.setdefault(parts.netloc, MemoryStore()), prefix, "")
+        if not parts.netloc:
+            raise InvalidSettings(f"{url!r} names no bucket.", next=f"Write {parts.scheme}://bucket/prefix.")
+        if parts.scheme in ("s3", "s3a"):
+            return _open_s3(url, parts.netloc, prefix, options)
+        if parts.scheme in ("gs", "gcs"):
+            return RemoteBlobStore(url, GCSStore(parts.netloc), prefix, f"gs://{parts.netloc}")
+        if parts.scheme in ("az", "azure", "abfs", "abfss"):
+            return RemoteBlobStore(url, AzureStore(parts.netloc), prefix, f"abfss://{parts.netloc}")
+    except InvalidSettings:
+        raise
+    except Exception as error:
+        raise InvalidSettings(
+            f"The object store {url!r} cannot be opened: {str(error).partition(chr(10))[0]}.",
+            next="Look at the URL and at the provider's environment variables.",
+        ) from error
+    raise InvalidSettings(
+        f"No object store is known for {parts.scheme!r}.", next="Use a folder, or s3://, gs://, az://, memory://."
+    )
+
+
+def _open_s3(url: str, bucket: str, prefix: str, options: dict[str, str]) -> RemoteBlobStore:
+    settings: dict[str, Any] = {}
+    if endpoint := options.pop("endpoint", None):
+        settings["endpoint"] = endpoint
+    if region := options.pop("region", None):
+        settings["region"] = region
+    if options:
+        raise InvalidSettings(
+            f"{url!r} has an option that S3 does not know: {', '.join(options)}.",
+            next="The options are endpoint= and region=; credentials go into the environment.",
+        )
+    client: Any = {"allow_http": True} if (endpoint or "").startswith("http://") else {}
+    store = S3Store(bucket, client_options=client, **settings)
+    return RemoteBlobStore(url, store, prefix, f"s3a://{bucket}")

@@ -1,0 +1,105 @@
+"""The interface to the bytes: immutable blobs under keys, written whole or not at all.
+
+`strandline.testing.blob_conformance.BlobStoreTests` has one test for each sentence of these docstrings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import BinaryIO, Literal
+
+PutMode = Literal["create", "overwrite"]
+LIST_PAGE_BLOBS = 1_000
+
+
+class BlobNotFound(Exception):
+    """No blob has this key. Not a `StrandlineError`: the caller knows what its absence means."""
+
+
+class BlobExists(Exception):
+    """A put in mode "create" found the key taken. Nothing was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    """What a store knows of a blob without reading it.
+
+    Attributes:
+        key: relative to the store's root.
+        size: in bytes.
+        etag: changes whenever the bytes may have changed; its form is the store's own.
+        modified_at_us: microseconds since 1970 UTC.
+    """
+
+    key: str
+    size: int
+    etag: str
+    modified_at_us: int
+
+
+class BlobStore(ABC):
+    """Blobs under one root. Safe to share between threads.
+
+    Keys are UTF-8, without empty, "." and ".." components and without NUL. A put is atomic: readers see all of the
+    blob or none. Any call may raise `StoreUnavailable`.
+
+    Attributes:
+        url: the root, as `open_store` takes it, without a trailing slash and without secrets.
+    """
+
+    url: str
+
+    @abstractmethod
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes `start <= i < end` of a blob; by default all. What lies beyond its end is left out.
+
+        Raises:
+            BlobNotFound: no such key.
+        """
+
+    @abstractmethod
+    def put(self, key: str, data: bytes | BinaryIO, mode: PutMode = "overwrite") -> None:
+        """Store a blob; when it returns, the blob is as durable as the store makes things.
+
+        Args:
+            data: bytes, or a binary file that is read to its end.
+            mode: "create" demands that the key is free.
+
+        Raises:
+            BlobExists: mode is "create" and the key is taken.
+        """
+
+    @abstractmethod
+    def head(self, key: str) -> BlobInfo:
+        """Size and identity of a blob.
+
+        Raises:
+            BlobNotFound: no such key.
+        """
+
+    @abstractmethod
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Remove blobs. Removing what is not there is fine."""
+
+    @abstractmethod
+    def list_pages(self, prefix: str = "") -> Iterator[list[BlobInfo]]:
+        """All blobs whose key starts with `prefix`, page by page, in no promised order."""
+
+    @abstractmethod
+    def open_read(self, key: str) -> BinaryIO:
+        """A seekable binary file over a blob, fetched as it is read.
+
+        Raises:
+            BlobNotFound: no such key.
+        """
+
+    @abstractmethod
+    def spark_url(self, key: str) -> str:
+        """The URL under which Hadoop's file systems, and so Spark, know a key."""
+
+    def list(self, prefix: str = "") -> Iterator[BlobInfo]:
+        """Like `list_pages`, blob by blob."""
+        for page in self.list_pages(prefix):
+            yield from page

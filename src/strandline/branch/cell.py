@@ -1,0 +1,194 @@
+"""The one key that holds a branch record: read, remembered, and swapped."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from strandline.branch.record import WRITE_IDS_KEPT, Branch, Deleted, LayersMoved, RefRecord
+from strandline.branch.stores import Stores
+from strandline.envelope import decode, encode
+from strandline.errors import BranchGone, Contention, OutcomeUnknown, RefNotFound, StoreUnavailable
+from strandline.ids import BranchId, new_id
+from strandline.kv.store import PredicateFailed
+
+MAX_ATTEMPTS = 100
+"""How often an operation meets a changed record before it gives up."""
+SETTLE_ATTEMPTS = 5
+"""How often a swap with a lost reply is repeated before its outcome counts as unknown."""
+BACKOFF_FIRST_S = 0.001
+BACKOFF_MAX_S = 0.1
+
+
+class Moved(Exception):
+    """The record is not the one that the swap was computed from. The swap surely did not happen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A branch record as it was read: the bytes are the predicate of a swap."""
+
+    raw: bytes
+    branch: Branch
+
+
+class BranchCell:
+    """The record of a branch name in one process; shared by all handles of the name. Safe to share between threads."""
+
+    def __init__(self, stores: Stores, name: str) -> None:
+        self.stores = stores
+        self.name = name
+        self._key = name.encode()
+        self._last: Seen | None = None
+
+    def read(self, branch_id: BranchId | None = None) -> Seen:
+        """Read the record from the store.
+
+        Args:
+            branch_id: the creation of the name that the caller means; None takes any.
+
+        Raises:
+            RefNotFound: no such branch.
+            BranchGone: the name now belongs to another creation, or to nobody.
+        """
+        raw = self.stores.kv.get(self.stores.refs, self._key)
+        last = self._last
+        if raw is not None and last is not None and last.raw == raw:
+            seen = last  # an unchanged value is not decoded again
+        else:
+            record: RefRecord | None = None
+            if raw is not None:
+                record = decode(RefRecord, raw, f"branch {self.name!r}")
+            if raw is None or not isinstance(record, Branch):
+                self._last = None
+                raise self._gone() if branch_id else _not_found(self.name, record)
+            seen = Seen(raw, record)
+            self._last = seen
+        if branch_id is not None and seen.branch.branch_id != branch_id:
+            raise self._gone()
+        return seen
+
+    def cached(self, branch_id: BranchId) -> tuple[Seen, bool]:
+        """The record as last read by anyone in this process, and whether it was read just now."""
+        last = self._last
+        if last is not None and last.branch.branch_id == branch_id:
+            return last, False
+        return self.read(branch_id), True
+
+    def swap(self, seen: Seen, record: Branch | Deleted) -> Seen:
+        """Replace the record that was `seen`.
+
+        Invariant: every swap writes an id that no other swap writes, so no record ever returns to an earlier value,
+        and a predicate that still holds means that nothing at all happened since `seen`.
+
+        Raises:
+            Moved: somebody else was first; nothing was written.
+            OutcomeUnknown: the reply was lost and too much happened since to tell.
+            StoreUnavailable: the write did not happen.
+        """
+        mine = new_id()
+        written = replace(record, write_ids=(mine, *seen.branch.write_ids)[:WRITE_IDS_KEPT])
+        raw = encode(written)
+        try:
+            self.stores.kv.set_if(self.stores.refs, self._key, raw, seen.raw)
+        except PredicateFailed:
+            raise Moved from None
+        except StoreUnavailable as error:
+            if error.happened == "no":
+                raise
+            self._settle(seen, raw, mine, error)
+        if isinstance(written, Deleted):
+            self._last = None
+            return seen
+        self._last = Seen(raw, written)
+        return self._last
+
+    def _settle(self, seen: Seen, raw: bytes, mine: str, first: StoreUnavailable) -> None:
+        """Find out what became of a swap whose reply was lost; return if it happened.
+
+        Repeating the very same swap is safe: it can only succeed while the record is still `seen`, and whichever
+        copy lands first changes the record, so that no other copy can.
+        """
+        for attempt in range(SETTLE_ATTEMPTS):
+            try:
+                self.stores.kv.set_if(self.stores.refs, self._key, raw, seen.raw)
+                return
+            except PredicateFailed:
+                pass
+            except StoreUnavailable:
+                time.sleep(backoff_s(attempt))
+                continue
+            try:
+                now = self.stores.kv.get(self.stores.refs, self._key)
+            except StoreUnavailable:
+                time.sleep(backoff_s(attempt))
+                continue
+            record = None if now is None else decode(RefRecord, now, f"branch {self.name!r}")
+            ids = record.write_ids if isinstance(record, Branch | Deleted) else ()
+            if mine in ids:
+                return
+            if not seen.branch.write_ids or seen.branch.write_ids[0] in ids:
+                raise Moved  # the history reaches back to `seen` and mine is not in it
+            break
+        raise OutcomeUnknown(
+            f"The reply to a change of branch {self.name!r} was lost, and it cannot be told whether it took effect.",
+            next="Look at `strandline log` and `strandline status`, then repeat the call if it did not.",
+        ) from first
+
+    def _gone(self) -> BranchGone:
+        return BranchGone(
+            f"Branch {self.name!r} of this handle was deleted; a branch made since under its name is another one.",
+            safe="Nothing was written to the new branch.",
+            next=f"Get a new handle: repository.branch({self.name!r}).",
+        )
+
+
+def _not_found(name: str, record: RefRecord | None) -> RefNotFound:
+    if isinstance(record, Deleted):
+        return RefNotFound(f"The {record.was} {name!r} was deleted.", next="`strandline branch list` shows what is left.")
+    if record is not None:
+        return RefNotFound(f"{name!r} is a tag, not a branch.", next="Use repository.ref() to read it.")
+    return RefNotFound(f"There is no branch {name!r}.", next="`strandline branch list` shows the branches.")
+
+
+def backoff_s(attempt: int) -> float:
+    """Exponential backoff with full jitter, in seconds."""
+    return random.random() * min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(attempt, 10))
+
+
+def update(cell: BranchCell, branch_id: BranchId | None, transition: Callable[[Branch], Branch]) -> Seen:
+    """Apply a pure transition to whatever is on record, again and again until the swap wins.
+
+    Raises:
+        Contention: others won `MAX_ATTEMPTS` times.
+    """
+    for attempt in range(MAX_ATTEMPTS):
+        seen = cell.read(branch_id)
+        try:
+            return cell.swap(seen, transition(seen.branch))
+        except Moved:
+            time.sleep(backoff_s(attempt))
+    raise contention(cell.name)
+
+
+def contention(name: str) -> Contention:
+    return Contention(
+        f"Others changed branch {name!r} {MAX_ATTEMPTS} times while this call tried to.",
+        next="Repeat the call; if it happens again, fewer committers on this branch would help.",
+    )
+
+
+__all__ = [
+    "MAX_ATTEMPTS",
+    "BranchCell",
+    "LayersMoved",
+    "Moved",
+    "Seen",
+    "backoff_s",
+    "contention",
+    "update",
+]

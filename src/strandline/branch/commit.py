@@ -1,0 +1,212 @@
+"""The commit protocol of seed 000, as design section 5 hardened it. Writers never wait for it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, Moved, Seen, backoff_s, contention, update
+from strandline.branch.commits import CommitLog, Commit, commit_pair, make_commit
+from strandline.branch.record import (
+    Branch,
+    LayersMoved,
+    Verdict,
+    committed,
+    decide_commit,
+    fold,
+    refuse_blocked,
+    seal,
+)
+from strandline.branch.staging import scan_staged
+from strandline.branch.token_queue import dropped, item_pair
+from strandline.clock import Microseconds
+from strandline.errors import NothingToCommit, OutcomeUnknown, StoreUnavailable
+from strandline.ids import BranchId, CommitId, StagingToken, new_id
+from strandline.tree.apply import apply
+from strandline.tree.store import Tree
+
+SEARCH_MAX_COMMITS = 10_000
+"""How far back from head a committer looks for its own commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the user says about a commit."""
+
+    message: str
+    committer: str
+    metadata: dict[str, str]
+    date_us: Microseconds
+    allow_empty: bool = False
+
+
+@dataclass(slots=True)
+class _Attempts:
+    """The commits whose swap may have happened, and where the search for them may stop."""
+
+    ids: set[CommitId] = field(default_factory=set)
+    started_from: CommitId = CommitId("")
+
+
+def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft) -> Commit:
+    """Commit everything that was acknowledged before the call began.
+
+    Raises:
+        NothingToCommit: nothing is staged in effect, or a later commit took everything.
+        BranchProtected, RepositoryReadOnly, BranchGone, StoreUnavailable, Contention.
+    """
+
+    attempts = _Attempts()
+    try:
+        return _commit(cell, commits, branch_id, draft, attempts)
+    except StoreUnavailable as error:
+        if attempts.ids or isinstance(error, OutcomeUnknown):
+            raise
+        raise StoreUnavailable(
+            error.what,
+            happened="no",
+            safe=f"Nothing was committed to {cell.name!r}, and everything that was staged still is.",
+            next=error.next,
+        ) from error
+
+
+def _commit(
+    cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, attempts: _Attempts
+) -> Commit:
+    def seal_if_allowed(branch: Branch) -> Branch:
+        refuse_blocked(branch, "commit", cell.name)
+        return seal(branch, StagingToken(new_id()))
+
+    seen = update(cell, branch_id, seal_if_allowed)
+    mine = seen.branch.sealed_tokens
+    attempts.started_from = seen.branch.head
+    for attempt in range(MAX_ATTEMPTS):
+        if attempt:
+            time.sleep(backoff_s(attempt))
+        tree, is_complete, now = _build(cell, commits, branch_id, seen.branch, mine)
+        record = None
+        if is_complete:
+            record, now = _swap_until_decided(
+                cell, commits, branch_id, draft, tree, seen.branch, mine, now, attempts
+            )
+        if record is not None:
+            return record
+        verdict, left = decide_commit(seen.branch, mine, is_complete, now.branch)
+        if attempts.ids or verdict is Verdict.LOOK_FOR_MINE:
+            found = _find_mine(commits, now.branch.head, attempts)
+            if found is not None:
+                return found
+            if verdict is Verdict.LOOK_FOR_MINE and not draft.allow_empty:
+                raise _nothing(cell.name, "Somebody else committed or discarded everything that was staged.")
+        # compute again from the record as it is, with what is left of mine and what lies beneath it
+        newest = now.branch.sealed_tokens.index(left[0]) if left else len(now.branch.sealed_tokens)
+        seen, mine = now, now.branch.sealed_tokens[newest:]
+    raise contention(cell.name)
+
+
+def _build(
+    cell: BranchCell, commits: CommitLog, branch_id: BranchId, branch: Branch, mine: Sequence[StagingToken]
+) -> tuple[Tree, bool, Seen]:
+    """The tree of a commit of `mine`, and whether all of `mine` were there while they were read."""
+    stores = cell.stores
+    base = stores.trees.tree(branch.compacted) if branch.compacted else commits.tree(branch.head)
+    tree = apply(stores.trees, base, scan_staged(stores, mine)).tree
+    now = cell.read(branch_id)
+    return tree, set(mine) <= set(now.branch.sealed_tokens), now
+
+
+def _swap_until_decided(
+    cell: BranchCell,
+    commits: CommitLog,
+    branch_id: BranchId,
+    draft: Draft,
+    tree: Tree,
+    seen: Branch,
+    mine: tuple[StagingToken, ...],
+    now: Seen,
+    attempts: _Attempts,
+) -> tuple[Commit | None, Seen]:
+    """Swap as long as the verdict is to swap; return the commit, or None and the record that needs another verdict.
+
+    Invariant: `tree` is the listing of head and all layers of `seen` at the instant of the seal. It stays a listing of
+    the branch while only newer tokens come, and while earlier commits take a tail of `mine` on the same base.
+    """
+    stores = cell.stores
+    for attempt in range(MAX_ATTEMPTS):
+        verdict, left = decide_commit(seen, mine, True, now.branch)
+        if verdict not in (Verdict.SWAP, Verdict.REPARENT):
+            return None, now
+        parent = commits.get(now.branch.head)
+        if tree.id == parent.tree_id and not draft.allow_empty:
+            if _drop_without_effect(cell, now, seen, left):
+                raise _nothing(cell.name, "Nothing staged differs from the last commit.")
+            now = cell.read(branch_id)
+            continue
+        refuse_blocked(now.branch, "commit", cell.name)
+        record = make_commit(
+            tree,
+            (parent,),
+            message=draft.message,
+            committer=draft.committer,
+            metadata=draft.metadata,
+            date_us=draft.date_us,
+        )
+        # both before the swap: a crash in between leaves garbage that is known, never a head without its record
+        pairs = [commit_pair(record)]
+        if left:
+            pairs.append(item_pair(stores, dropped(cell.name, now.branch, left)))
+        stores.kv.set_many(stores.records, pairs)
+        try:
+            cell.swap(now, committed(now.branch, record.id, len(left)))
+        except Moved:
+            now = cell.read(branch_id)
+            time.sleep(backoff_s(attempt) if attempt > 2 else 0)
+            continue
+        except OutcomeUnknown:
+            attempts.ids.add(record.id)
+            now = cell.read(branch_id)
+            found = _find_mine(commits, now.branch.head, attempts)
+            if found is not None:
+                return found, now
+            continue
+        commits.remember(record)
+        return record, now
+    raise contention(cell.name)
+
+
+def _drop_without_effect(cell: BranchCell, now: Seen, seen: Branch, left: tuple[StagingToken, ...]) -> bool:
+    """Take tokens off the record whose entries change nothing, so that they do not pile up; True if that went well."""
+    if not left and now.branch.compacted is None:
+        return True
+    stores = cell.stores
+    if left:
+        stores.kv.set_many(stores.records, [item_pair(stores, dropped(cell.name, now.branch, left))])
+    try:
+        cell.swap(now, fold(now.branch, now.branch, left, None))
+    except (Moved, LayersMoved):
+        return False
+    return True
+
+
+def _find_mine(commits: CommitLog, head: CommitId, attempts: _Attempts) -> Commit | None:
+    """Look from head back to where I started for one of my own commits: then my reply was lost, and it is done."""
+    if not attempts.ids:
+        return None
+    id = head
+    for _ in range(SEARCH_MAX_COMMITS):
+        record = commits.get(id)
+        if id in attempts.ids:
+            return record
+        if id == attempts.started_from or not record.parents:
+            return None
+        id = record.parents[0]
+    return None
+
+
+def _nothing(name: str, why: str) -> NothingToCommit:
+    return NothingToCommit(
+        f"There is nothing to commit on branch {name!r}. {why}",
+        safe="The branch is as it was.",
+        next="Pass allow_empty=True to commit all the same.",
+    )

@@ -1,0 +1,170 @@
+"""Moving the head otherwise than by a commit: merge, revert, cherry-pick, import, hard reset.
+
+Seal, scan, judge what is staged in effect on that scan, compute, and swap head, folded changes and epoch together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, LayersMoved, Moved, Seen, backoff_s, contention, update
+from strandline.branch.commits import CommitLog, Commit, commit_pair
+from strandline.branch.record import Action, Branch, hard_reset, move_head, refuse_blocked, seal
+from strandline.branch.staging import scan_staged
+from strandline.branch.token_queue import dropped, item_pair, put_item
+from strandline.branch.view import in_effect
+from strandline.errors import OutcomeUnknown, UncommittedChanges, some_paths
+from strandline.ids import BranchId, CommitId, StagingToken, new_id
+from strandline.tree.apply import apply
+from strandline.tree.diff import Difference
+from strandline.tree.store import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class NewHead:
+    """What a computation on the current head wants to put there."""
+
+    commit: Commit
+    tree: Tree
+
+
+Compute = Callable[[Commit], NewHead]
+"""From the commit at the head to the one that replaces it; run again if the head moves."""
+InTheWay = Callable[[Difference], list[str]]
+"""Of what is staged in effect, the paths that forbid the move."""
+
+
+def everything(staged: Difference) -> list[str]:
+    """Nothing at all may be staged: for merge, revert and cherry-pick."""
+    paths: list[str] = staged.paths.to_pylist()
+    return paths
+
+
+def set_head(
+    cell: BranchCell,
+    commits: CommitLog,
+    branch_id: BranchId,
+    action: Action,
+    compute: Compute,
+    in_the_way: InTheWay = everything,
+) -> Commit:
+    """Move the head to a new commit.
+
+    Raises:
+        UncommittedChanges: staged changes are in the way.
+        BranchProtected, RepositoryReadOnly, BranchGone, Contention, StoreUnavailable; and what `compute` raises.
+    """
+    stores = cell.stores
+    for attempt in range(MAX_ATTEMPTS):
+        seen = _sealed(cell, branch_id, action)
+        branch = seen.branch
+        applied = branch.sealed_tokens
+        head_commit = commits.get(branch.head)
+        head = stores.trees.tree(head_commit.tree_ref)
+        base = stores.trees.tree(branch.compacted) if branch.compacted else head
+        staged = in_effect(stores.trees, head, base, scan_staged(stores, applied))
+        if blockers := in_the_way(staged):
+            raise UncommittedChanges(
+                f"Branch {cell.name!r} has uncommitted changes in the way: {some_paths(blockers)}.",
+                paths=blockers,
+                next="Commit or reset them first.",
+            )
+        new = compute(head_commit)
+        compacted = apply(stores.trees, new.tree, [staged.as_changes()]).tree.ref if len(staged) else None
+        pairs = [commit_pair(new.commit)]
+        if applied:
+            pairs.append(item_pair(stores, dropped(cell.name, branch, applied)))
+        stores.kv.set_many(stores.records, pairs)
+        if _swap(cell, branch_id, action, seen, applied, new.commit.id, compacted):
+            commits.remember(new.commit)
+            return new.commit
+        time.sleep(backoff_s(attempt))
+    raise contention(cell.name)
+
+
+def _sealed(cell: BranchCell, branch_id: BranchId, action: Action) -> Seen:
+    """A record on which everything acknowledged so far is sealed.
+
+    Nothing needs to be sealed if the staging token is empty in a scan that began after the call: what comes into it
+    later is ordered after the move.
+    """
+    seen = cell.read(branch_id)
+    refuse_blocked(seen.branch, action, cell.name)
+    stores = cell.stores
+    if not stores.kv.scan_page(stores.staging(seen.branch.staging_token), limit=1).keys:
+        return seen
+
+    def transition(branch: Branch) -> Branch:
+        refuse_blocked(branch, action, cell.name)
+        return seal(branch, StagingToken(new_id()))
+
+    return update(cell, branch_id, transition)
+
+
+def _swap(
+    cell: BranchCell,
+    branch_id: BranchId,
+    action: Action,
+    seen: Seen,
+    applied: tuple[StagingToken, ...],
+    head: CommitId,
+    compacted: str | None,
+) -> bool:
+    """Swap the head in, whatever newer tokens came meanwhile; False if the layers moved.
+
+    Invariant: the new head and the folded tree were computed from exactly the layers that the swap demands.
+    """
+    now = seen
+    for attempt in range(MAX_ATTEMPTS):
+        try:
+            refuse_blocked(now.branch, action, cell.name)
+            cell.swap(now, move_head(now.branch, seen.branch, applied, head, compacted))
+            return True
+        except LayersMoved:
+            return False
+        except Moved:
+            time.sleep(backoff_s(attempt) if attempt else 0)
+            now = cell.read(branch_id)
+        except OutcomeUnknown:
+            if cell.read(branch_id).branch.head == head:
+                return True
+            raise
+    raise contention(cell.name)
+
+
+def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: bool, commits: CommitLog) -> None:
+    """Move the head to any commit; staged changes go.
+
+    Raises:
+        UncommittedChanges: something is staged in effect, and `force` is not set.
+    """
+    stores = cell.stores
+    for attempt in range(MAX_ATTEMPTS):
+        seen = _sealed(cell, branch_id, "reset")
+        branch = seen.branch
+        if not force:
+            tree = commits.tree(branch.head)
+            base = stores.trees.tree(branch.compacted) if branch.compacted else tree
+            staged = in_effect(stores.trees, tree, base, scan_staged(stores, branch.sealed_tokens))
+            if len(staged):
+                blockers = everything(staged)
+                raise UncommittedChanges(
+                    f"Branch {cell.name!r} has uncommitted changes that would be lost: {some_paths(blockers)}.",
+                    paths=blockers,
+                    next="Commit or reset them first, or pass force=True to lose them.",
+                )
+        if force:
+            put_item(stores, dropped(cell.name, branch, branch.tokens))
+            after = hard_reset(branch, head, StagingToken(new_id()))
+        else:
+            if branch.sealed_tokens:
+                put_item(stores, dropped(cell.name, branch, branch.sealed_tokens))
+            after = move_head(branch, branch, branch.sealed_tokens, head, None)
+        try:
+            cell.swap(seen, after)
+            return
+        except Moved:
+            time.sleep(backoff_s(attempt))
+    raise contention(cell.name)

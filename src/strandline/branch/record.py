@@ -1,0 +1,207 @@
+"""The branch record and its transitions: pure functions from a record to the next one.
+
+Everything that must be decided atomically about a branch is decided here, on one value, and written with one
+compare-and-swap by `strandline.branch.cell`. Nothing in this file does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from strandline.clock import Microseconds
+from strandline.errors import BranchProtected, RepositoryReadOnly
+from strandline.ids import BranchId, CommitId, StagingToken
+from strandline.tree.store import TreeRef
+
+WRITE_IDS_KEPT = 16
+"""How many swaps ago a client with a lost reply can still recognise its own."""
+
+Action = Literal["stage", "commit", "merge", "reset", "delete"]
+READ_ONLY = "read-only"
+"""Stands in `Branch.blocked` of every branch of a read-only repository."""
+
+
+class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
+    """A branch, as seed 000 and design section 2 have it.
+
+    Attributes:
+        branch_id: unique to this creation of the name; begins every physical path that is written through it.
+        head: the newest commit.
+        content_epoch: grows with every transition but seal, attach and commit.
+        staging_token: where new writes go.
+        sealed_tokens: newest first; being committed or compacted.
+        compacted: a tree that holds head and some of what is staged, or None.
+        compaction_started: when the last compaction began, or None.
+        blocked: the actions that a protection rule forbids, or `READ_ONLY`.
+        write_ids: ids of this record and of those before it, newest first.
+        created_at: microseconds since 1970 UTC.
+    """
+
+    branch_id: BranchId
+    head: CommitId
+    staging_token: StagingToken
+    created_at: Microseconds
+    content_epoch: int = 0
+    sealed_tokens: tuple[StagingToken, ...] = ()
+    compacted: TreeRef | None = None
+    compaction_started: Microseconds | None = None
+    blocked: tuple[str, ...] = ()
+    write_ids: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> tuple[StagingToken, tuple[StagingToken, ...], TreeRef | None, CommitId]:
+        """All that a read depends on."""
+        return self.staging_token, self.sealed_tokens, self.compacted, self.head
+
+    @property
+    def tokens(self) -> tuple[StagingToken, ...]:
+        """All staged layers, newest first."""
+        return self.staging_token, *self.sealed_tokens
+
+
+class Tag(msgspec.Struct, frozen=True, tag="tag", kw_only=True):
+    commit: CommitId
+    created_at: Microseconds
+
+
+class Deleted(msgspec.Struct, frozen=True, tag="deleted", kw_only=True):
+    """What a deleted branch or tag leaves: a bare delete could be overtaken by a late swap."""
+
+    was: Literal["branch", "tag"]
+    deleted_at: Microseconds
+    tokens: tuple[StagingToken, ...] = ()
+    write_ids: tuple[str, ...] = ()
+
+
+RefRecord = Branch | Tag | Deleted
+
+
+class LayersMoved(Exception):
+    """What a transition was computed from is no longer on record: compute again."""
+
+
+def refuse_blocked(branch: Branch, action: Action, name: str) -> None:
+    """Raise if the branch may not do this: judged on the very record that is swapped."""
+    if READ_ONLY in branch.blocked:
+        raise RepositoryReadOnly(
+            f"The repository of branch {name!r} is read-only.",
+            next="An administrator can make it writable: repository.set_read_only(False).",
+        )
+    if action in branch.blocked:
+        advice = {
+            "stage": "Write to another branch and merge it.",
+            "commit": "Commit on another branch and merge it.",
+            "merge": "Nobody may merge into it; ask whoever protected it.",
+            "reset": "Revert the commits instead of resetting the branch.",
+            "delete": "Remove its protection first.",
+        }[action]
+        raise BranchProtected(f"Branch {name!r} is protected from {action!r}.", next=advice)
+
+
+def seal(branch: Branch, fresh: StagingToken) -> Branch:
+    """New writes go to a fresh token; what was staged so far becomes the newest sealed token."""
+    if fresh in branch.tokens:
+        raise ValueError("the new staging token is on record already")
+    return replace(branch, staging_token=fresh, sealed_tokens=(branch.staging_token, *branch.sealed_tokens))
+
+
+def is_tail(tokens: Sequence[StagingToken], of: Sequence[StagingToken]) -> bool:
+    return len(tokens) <= len(of) and tuple(of[len(of) - len(tokens) :]) == tuple(tokens)
+
+
+def without_tail(tokens: tuple[StagingToken, ...], count: int) -> tuple[StagingToken, ...]:
+    return tokens[: len(tokens) - count]
+
+
+def refuse_moved(now: Branch, seen: Branch, applied: Sequence[StagingToken]) -> None:
+    """Raise unless head, compacted, epoch are those of `seen`, and `applied` is still the tail of the sealed tokens."""
+    same = (now.head, now.compacted, now.content_epoch) == (seen.head, seen.compacted, seen.content_epoch)
+    if not same or not is_tail(applied, now.sealed_tokens):
+        raise LayersMoved
+
+
+def attach(now: Branch, seen: Branch, token: StagingToken) -> Branch:
+    """A private token, filled beforehand, becomes the newest sealed token: its changes appear at one instant.
+
+    Refused when anything was sealed, committed or folded since `seen`, from which the changes were computed. What was
+    staged meanwhile lies above the token and is ordered after it.
+    """
+    refuse_moved(now, seen, seen.sealed_tokens)
+    if now.sealed_tokens != seen.sealed_tokens:
+        raise LayersMoved
+    return replace(now, sealed_tokens=(token, *now.sealed_tokens))
+
+
+def fold(now: Branch, seen: Branch, applied: Sequence[StagingToken], compacted: TreeRef | None) -> Branch:
+    """Replace applied tokens by a tree: compaction, reset of a range, and dropping what changes nothing."""
+    refuse_moved(now, seen, applied)
+    return replace(
+        now,
+        compacted=compacted,
+        sealed_tokens=without_tail(now.sealed_tokens, len(applied)),
+        content_epoch=now.content_epoch + 1,
+    )
+
+
+def drop_staged(now: Branch, fresh: StagingToken) -> Branch:
+    """Reset of everything: all staged layers go at once."""
+    return replace(
+        now, staging_token=fresh, sealed_tokens=(), compacted=None, content_epoch=now.content_epoch + 1
+    )
+
+
+def move_head(
+    now: Branch, seen: Branch, applied: Sequence[StagingToken], head: CommitId, compacted: TreeRef | None
+) -> Branch:
+    """Merge, revert, cherry-pick, import: a new head, and what stays staged in effect folded over it."""
+    return replace(fold(now, seen, applied, compacted), head=head)
+
+
+def hard_reset(now: Branch, head: CommitId, fresh: StagingToken) -> Branch:
+    """The head moves to any commit and everything staged goes."""
+    return replace(drop_staged(now, fresh), head=head)
+
+
+def committed(now: Branch, head: CommitId, applied: int) -> Branch:
+    """The swap of a commit: decided by `strandline.branch.commit.decide`."""
+    return replace(now, head=head, compacted=None, sealed_tokens=without_tail(now.sealed_tokens, applied))
+
+
+class Verdict(Enum):
+    """What a committer does with the record that it meets when it wants to swap."""
+
+    SWAP = "swap"
+    REPARENT = "reparent"
+    LOOK_FOR_MINE = "look for mine"
+    RECOMPUTE = "recompute"
+
+
+def decide_commit(
+    seen: Branch, mine: Sequence[StagingToken], is_complete: bool, now: Branch
+) -> tuple[Verdict, tuple[StagingToken, ...]]:
+    """Decide how a commit goes on, and which of its tokens are still on record.
+
+    Args:
+        seen: the record after the seal; the tree was made from its base and `mine`.
+        mine: the tokens that were scanned, a tail of `seen.sealed_tokens`.
+        is_complete: a read of the record after the scan showed all of `mine`. If not, another committer may have
+            been deleting a token while it was read.
+    """
+    left = tuple(token for token in mine if token in now.sealed_tokens)
+    tail = is_tail(left, now.sealed_tokens)
+    same_epoch = now.content_epoch == seen.content_epoch
+    if same_epoch and now.head == seen.head and now.compacted == seen.compacted and left == tuple(mine) and tail:
+        # tokens never return to a record, so all of mine were there throughout: the scan was complete
+        return Verdict.SWAP, left
+    nothing_compacted = now.compacted is None and seen.compacted is None
+    if same_epoch and nothing_compacted and left and tail and is_complete:
+        # commits that came first took a tail of mine on top of my own base, so my tree contains theirs
+        return Verdict.REPARENT, left
+    if not left and now.compacted is None:
+        return Verdict.LOOK_FOR_MINE, left
+    return Verdict.RECOMPUTE, left

@@ -1,0 +1,55 @@
+"""Throwing staged changes away: all of them, or those of a range of paths."""
+
+from __future__ import annotations
+
+import time
+from itertools import chain
+
+from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, LayersMoved, Moved, backoff_s, contention, update
+from strandline.branch.commits import CommitLog
+from strandline.branch.record import Branch, drop_staged, fold, refuse_blocked, seal
+from strandline.branch.staging import outside, scan_staged
+from strandline.branch.token_queue import dropped, put_item
+from strandline.ids import BranchId, StagingToken, new_id
+from strandline.tree.apply import apply
+from strandline.tree.diff import diff
+
+
+def reset_all(cell: BranchCell, branch_id: BranchId) -> None:
+    """Discard everything that is staged, at one instant."""
+
+    def drop(branch: Branch) -> Branch:
+        refuse_blocked(branch, "stage", cell.name)
+        put_item(cell.stores, dropped(cell.name, branch, branch.tokens))
+        return drop_staged(branch, StagingToken(new_id()))
+
+    update(cell, branch_id, drop)
+
+
+def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start: str, end: str | None) -> None:
+    """Discard what is staged in `start <= path < end`; the rest stays staged, folded into a compacted tree."""
+    stores = cell.stores
+
+    def seal_if_allowed(branch: Branch) -> Branch:
+        refuse_blocked(branch, "stage", cell.name)
+        return seal(branch, StagingToken(new_id()))
+
+    seen = update(cell, branch_id, seal_if_allowed)
+    for attempt in range(MAX_ATTEMPTS):
+        branch = seen.branch
+        head = commits.tree(branch.head)
+        base = stores.trees.tree(branch.compacted) if branch.compacted else head
+        kept = apply(stores.trees, base, outside(scan_staged(stores, branch.sealed_tokens), start, end)).tree
+        restored = (part.as_changes() for part in diff(stores.trees, kept, head, start, end))
+        tree = apply(stores.trees, kept, chain(restored)).tree
+        compacted = None if tree.id == head.id else tree.ref
+        now = cell.read(branch_id)
+        try:
+            after = fold(now.branch, branch, branch.sealed_tokens, compacted)
+            put_item(stores, dropped(cell.name, branch, branch.sealed_tokens))
+            cell.swap(now, after)
+            return
+        except (LayersMoved, Moved):
+            time.sleep(backoff_s(attempt))
+            seen = cell.read(branch_id)
+    raise contention(cell.name)

@@ -1,0 +1,151 @@
+"""Staged changes: how they are written so that none that was acknowledged is lost, and how layers of them are read."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, backoff_s, contention
+from strandline.branch.record import Branch, refuse_blocked
+from strandline.branch.stores import Stores
+from strandline.errors import BranchGone, NotAllowed
+from strandline.ids import BranchId, StagingToken
+from strandline.kv.store import PAGE_KEYS, Page
+from strandline.tree.rows import Changes, changes_from_staged
+
+BULK_PAGE_KEYS = 20_000
+SCAN_PAGE_KEYS = 50_000
+"""Entries that a commit holds in memory at a time."""
+
+
+def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None]) -> None:
+    """Write into the staging token so that the write is surely a part of the branch when this returns.
+
+    Invariant: a token that is the staging token in a read begun after the write ended was not sealed before the write
+    ended, so every later scan of it, by a committer or anyone else, sees the write. If it is not, a committer may or
+    may not have seen it, and writing the same again is harmless: equal identities are no change.
+
+    Args:
+        write: puts the entries into the partition it is given; raises if that failed.
+    """
+    for attempt in range(MAX_ATTEMPTS):
+        seen, is_fresh = cell.cached(branch_id)
+        try:
+            refuse_blocked(seen.branch, "stage", cell.name)
+        except NotAllowed:
+            if is_fresh:
+                raise
+            seen = cell.read(branch_id)  # never refuse on a cached record
+            refuse_blocked(seen.branch, "stage", cell.name)
+        token = seen.branch.staging_token
+        write(cell.stores.staging(token))
+        try:
+            if cell.read(branch_id).branch.staging_token == token:
+                return
+        except BranchGone as error:
+            error.safe = "The write went to the deleted branch and is lost with it."
+            error.args = (" ".join((error.what, error.safe, error.next)),)
+            raise
+        if attempt > 2:
+            time.sleep(backoff_s(attempt))
+    raise contention(cell.name)
+
+
+def stage_one(cell: BranchCell, branch_id: BranchId, key: bytes, value: bytes) -> None:
+    stage(cell, branch_id, lambda partition: cell.stores.kv.set(partition, key, value))
+
+
+def stage_many(cell: BranchCell, branch_id: BranchId, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+    """Stage any number of entries with one check of the branch; not atomic: a failed call may have staged some."""
+    stage(cell, branch_id, lambda partition: write_pairs(cell.stores, partition, pairs))
+
+
+def write_pairs(stores: Stores, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+    for first in range(0, len(pairs), BULK_PAGE_KEYS):
+        stores.kv.set_many(partition, pairs[first : first + BULK_PAGE_KEYS])
+
+
+def staged_window(
+    stores: Stores, tokens: Sequence[StagingToken], start: bytes, end: bytes | None, limit: int
+) -> tuple[list[bytes], list[bytes], bytes | None]:
+    """Staged pairs of several tokens from `start` on, the newest for each path.
+
+    Args:
+        tokens: newest first.
+        limit: pairs to fetch of each token.
+
+    Returns:
+        Keys, values, and the last key up to which the window is complete; None if it reaches the end.
+    """
+    pages = [stores.kv.scan_page(stores.staging(token), start, end, limit) for token in tokens]
+    full = [page.keys[-1] for page in pages if len(page.keys) == limit]
+    reach = min(full, default=None)
+    some = [page for page in pages if page.keys]
+    if not some:
+        return [], [], reach
+    if len(some) == 1:
+        keys, values = some[0]
+    else:
+        newest: dict[bytes, bytes] = {}
+        for page in reversed(some):
+            newest.update(zip(page.keys, page.values, strict=True))
+        keys = sorted(newest)
+        values = [newest[key] for key in keys]
+    if reach is not None and keys[-1] > reach:
+        kept = sum(key <= reach for key in keys)
+        keys, values = keys[:kept], values[:kept]
+    return keys, values, reach
+
+
+def scan_staged(
+    stores: Stores,
+    tokens: Sequence[StagingToken],
+    start: bytes = b"",
+    end: bytes | None = None,
+    page_keys: int = SCAN_PAGE_KEYS,
+) -> Iterator[Changes]:
+    """All changes staged under `tokens` (newest first), merged, in order, in batches."""
+    if not tokens:
+        return
+    while True:
+        keys, values, reach = staged_window(stores, tokens, start, end, page_keys)
+        if keys:
+            yield changes_from_staged(keys, values)
+        if reach is None:
+            return
+        start = reach + b"\0"
+
+
+def outside(batches: Iterator[Changes], start: str, end: str | None) -> Iterator[Changes]:
+    """The changes whose path is not in `start <= path < end`."""
+    for batch in batches:
+        first = pc.search_sorted(batch.paths, start).as_py()
+        last = len(batch) if end is None else pc.search_sorted(batch.paths, end).as_py()
+        kept = np.concatenate([np.arange(first), np.arange(max(first, last), len(batch))])
+        if len(kept) == len(batch):
+            yield batch
+        elif len(kept):
+            yield Changes(batch.rows.take(pa.array(kept)), batch.deleted[kept])
+
+
+def base_ref(branch: Branch, head_tree: str) -> str:
+    """The tree beneath the staged layers."""
+    return branch.compacted or head_tree
+
+
+__all__ = [
+    "PAGE_KEYS",
+    "Page",
+    "base_ref",
+    "outside",
+    "scan_staged",
+    "stage",
+    "stage_many",
+    "stage_one",
+    "staged_window",
+    "write_pairs",
+]

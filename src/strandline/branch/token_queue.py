@@ -1,0 +1,156 @@
+"""Tokens that left a branch record, and how their entries are deleted without a crash losing track of any.
+
+A token is put on the queue *before* the swap that takes it off the record. Later a sweep deletes its entries, but only
+if it is on no record; the item stays until a second sweep, since a late writer may still set into a dead token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from strandline.branch.cell import BranchCell, Moved
+from strandline.branch.record import Branch, RefRecord, seal
+from strandline.branch.stores import Stores
+from strandline.clock import Microseconds
+from strandline.envelope import decode, encode
+from strandline.ids import BranchId, StagingToken, new_id
+
+KEY_PREFIX = b"queue/"
+SWEEP_AFTER_S = 60
+"""Age at which a dropped token is swept first: long enough for ordinary readers and writers to be done with it."""
+SWEEP_AGAIN_AFTER_S = 600
+SWEEP_MAX_ITEMS = 1_000
+DELETE_PAGE_KEYS = 5_000
+
+
+class QueueItem(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens on their way out.
+
+    Attributes:
+        kind: "dropped" tokens were on the record; a "private" one was made to be attached and may never have been.
+        swept: whether the first sweep is done.
+        condemned: a cleaner is about to fence the attach of a private token; its owner makes another token.
+    """
+
+    branch: str
+    branch_id: BranchId
+    tokens: tuple[StagingToken, ...]
+    kind: Literal["dropped", "private"] = "dropped"
+    swept: bool = False
+    condemned: bool = False
+
+
+def item_pair(stores: Stores, item: QueueItem) -> tuple[bytes, bytes]:
+    """Key and value of a new item; keys sort by time."""
+    return KEY_PREFIX + f"{stores.clock.now_us():020d}-{new_id()}".encode(), encode(item)
+
+
+def put_item(stores: Stores, item: QueueItem) -> bytes:
+    key, value = item_pair(stores, item)
+    stores.kv.set(stores.records, key, value)
+    return key
+
+
+def _age_of(key: bytes, now: Microseconds) -> float:
+    return (now - int(key[len(KEY_PREFIX) : len(KEY_PREFIX) + 20])) / 1e6
+
+
+def sweep(
+    stores: Stores, *, after_s: float = SWEEP_AFTER_S, again_after_s: float = SWEEP_AGAIN_AFTER_S
+) -> int:
+    """Delete the entries of dropped tokens that are old enough. Anyone may sweep at any time, and stop at any time.
+
+    Args:
+        after_s: age of an item at its first sweep, in seconds.
+        again_after_s: age at its second and last.
+
+    Returns:
+        The number of entries deleted.
+    """
+    now = stores.clock.now_us()
+    deleted = 0
+    page = stores.kv.scan_page(stores.records, KEY_PREFIX, KEY_PREFIX[:-1] + b"0", SWEEP_MAX_ITEMS)
+    for key, value in zip(page.keys, page.values, strict=True):
+        age_s = _age_of(key, now)
+        if age_s < after_s:
+            break
+        item: QueueItem = decode(QueueItem, value, "the token queue")
+        if item.swept and age_s < again_after_s:
+            continue
+        if item.kind == "private" and not item.swept:
+            stores.kv.set(stores.records, key, encode(replace(item, condemned=True)))
+            _fence_attach(stores, item)
+        alive = _tokens_on_record(stores, item)
+        for token in item.tokens:
+            if token not in alive:
+                deleted += _delete_entries(stores, token)
+        if item.swept or age_s >= again_after_s:
+            stores.kv.delete(stores.records, key)
+        elif item.kind == "private" and alive.intersection(item.tokens):
+            stores.kv.delete(stores.records, key)  # attached: whoever takes it off the record queues it again
+        elif not alive.intersection(item.tokens):
+            stores.kv.set(stores.records, key, encode(replace(item, swept=True, condemned=True)))
+    return deleted
+
+
+def _tokens_on_record(stores: Stores, item: QueueItem) -> set[StagingToken]:
+    """The tokens of the branch that the item speaks of. A token that is on no record now never will be again.
+
+    That holds for a private token only once its attach is fenced.
+    """
+    raw = stores.kv.get(stores.refs, item.branch.encode())
+    record = None if raw is None else decode(RefRecord, raw, f"branch {item.branch!r}")
+    if isinstance(record, Branch) and record.branch_id == item.branch_id:
+        return set(record.tokens)
+    return set()
+
+
+def _fence_attach(stores: Stores, item: QueueItem) -> None:
+    """Make the attach of a private token impossible if it has not happened: a seal moves the layers it demands.
+
+    A client that is still alive reads its queue item after each read of the record and before each attempt, so on a
+    record as new as this seal it sees that the item is condemned. The caller looks afterwards whether the token made
+    it onto the record.
+    """
+    cell = BranchCell(stores, item.branch)
+    while True:
+        raw = stores.kv.get(stores.refs, item.branch.encode())
+        record = None if raw is None else decode(RefRecord, raw, f"branch {item.branch!r}")
+        if not isinstance(record, Branch) or record.branch_id != item.branch_id:
+            return
+        if item.tokens[0] in record.tokens:
+            return
+        seen = cell.read(item.branch_id)
+        try:
+            cell.swap(seen, seal(seen.branch, StagingToken(new_id())))
+            return
+        except Moved:
+            continue
+
+
+def _delete_entries(stores: Stores, token: StagingToken) -> int:
+    partition = stores.staging(token)
+    deleted = 0
+    while True:
+        page = stores.kv.scan_page(partition, limit=DELETE_PAGE_KEYS)
+        if not page.keys:
+            return deleted
+        stores.kv.delete_many(partition, page.keys)
+        deleted += len(page.keys)
+
+
+def dropped(branch_name: str, branch: Branch, tokens: Sequence[StagingToken]) -> QueueItem:
+    return QueueItem(branch=branch_name, branch_id=branch.branch_id, tokens=tuple(tokens))
+
+
+def is_condemned(stores: Stores, key: bytes) -> bool:
+    """Whether a private token may no longer be attached: its item is condemned or gone."""
+    value = stores.kv.get(stores.records, key)
+    if value is None:
+        return True
+    item: QueueItem = decode(QueueItem, value, "the token queue")
+    return item.condemned

@@ -1,0 +1,232 @@
+"""What a reader of a branch sees: staging over sealed tokens over the compacted tree, or head.
+
+Invariant of every read here: the tokens that were read were all on one record that was current at some moment between
+the start and the end of the call, and none of them had left it when the read ended, so nobody was deleting from them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, Seen, backoff_s, contention
+from strandline.branch.commits import CommitLog
+from strandline.branch.record import Branch
+from strandline.branch.staging import scan_staged, staged_window
+from strandline.ids import BranchId
+from strandline.tree.apply import overlay_rows
+from strandline.tree.diff import Difference, Kind, diff
+from strandline.tree.rows import (
+    SCHEMA,
+    Changes,
+    Entry,
+    Tombstone,
+    changes_from_staged,
+    column,
+    concat,
+    decode_staged,
+    empty_rows,
+    same_identity,
+)
+from strandline.tree.store import Tree, TreeStore
+
+Result = TypeVar("Result")
+
+
+def consistently(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch], Result]) -> Result:
+    """Do a read of the branch's layers until it is known to be valid.
+
+    It is if the record was read from the store after the call began and the tokens on it are still on record at the
+    end; or if it came from the cache and a fresh read at the end shows the same layers.
+    """
+    seen, is_fresh = cell.cached(branch_id)
+    for attempt in range(MAX_ATTEMPTS):
+        result = read(seen.branch)
+        now: Seen = cell.read(branch_id)
+        if now.branch.layers == seen.branch.layers:
+            return result
+        if is_fresh and set(seen.branch.tokens) <= set(now.branch.tokens):
+            return result
+        seen, is_fresh = now, True
+        if attempt > 2:
+            time.sleep(backoff_s(attempt))
+    raise contention(cell.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layers of one record, ready to be read.
+
+    Attributes:
+        staged: whether there can be anything above the tree.
+    """
+
+    cell: BranchCell
+    commits: CommitLog
+    branch: Branch
+
+    @property
+    def trees(self) -> TreeStore:
+        return self.cell.stores.trees
+
+    @property
+    def head(self) -> Tree:
+        return self.commits.tree(self.branch.head)
+
+    @property
+    def base(self) -> Tree:
+        """The tree beneath the staged layers."""
+        return self.trees.tree(self.branch.compacted) if self.branch.compacted else self.head
+
+    def find(self, path: str, key: bytes) -> Entry | None:
+        staged = self.find_staged(key)
+        if staged is not None:
+            return staged if isinstance(staged, Entry) else None
+        return self.trees.find(self.base, path)
+
+    def find_staged(self, key: bytes) -> Entry | Tombstone | None:
+        """What the staged layers say of a path; None if nothing."""
+        stores = self.cell.stores
+        for token in self.branch.tokens:
+            value = stores.kv.get(stores.staging(token), key)
+            if value is not None:
+                return decode_staged(value)
+        return None
+
+    def window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        """Some consecutive rows of the branch from `start` on.
+
+        Returns:
+            `SCHEMA` rows, possibly none, and the last key up to which they are complete; None at the end.
+        """
+        keys, values, reach = staged_window(self.cell.stores, self.branch.tokens, start, end, limit)
+        rows, tree_reach = tree_window(self.trees, self.base, start, end, limit)
+        if tree_reach is not None:
+            reach = tree_reach if reach is None else min(reach, tree_reach)
+        if reach is not None:
+            after = reach.decode() + "\0"
+            rows = rows.slice(0, pc.search_sorted(column(rows, "path"), after).as_py())
+            if keys and keys[-1] > reach:
+                kept = sum(key <= reach for key in keys)
+                keys, values = keys[:kept], values[:kept]
+        if keys:
+            changes = changes_from_staged(keys, values)
+            if not rows.num_rows and not changes.deleted.any():
+                rows = changes.rows
+            else:
+                rows, _, _ = overlay_rows(rows, np.zeros(rows.num_rows, np.bool_), changes)
+        return rows, reach
+
+
+def tree_window(
+    trees: TreeStore, tree: Tree, start: bytes, end: bytes | None, limit: int
+) -> tuple[pa.Table, bytes | None]:
+    """Rows of a tree from `start` on, at least `limit` if there are so many; and how far they reach."""
+    pieces: list[pa.Table] = []
+    count = 0
+    for rows in trees.scan(tree, start.decode(), None if end is None else end.decode()):
+        rows = rows.slice(0, limit - count)
+        pieces.append(rows)
+        count += rows.num_rows
+        if count >= limit:
+            last = column(rows, "path")[rows.num_rows - 1].as_py()
+            return concat(pieces), last.encode()
+    return concat(pieces) if pieces else empty_rows(), None
+
+
+def lookup_rows(trees: TreeStore, tree: Tree, paths: pa.StringArray) -> pa.Table:
+    """The rows of sorted `paths` in a tree, in their order; a row of nulls where the tree has no such path."""
+    pieces: list[pa.Table] = []
+    start = 0
+    while start < len(paths):
+        first = paths[start].as_py()
+        at = tree.first_at(first)
+        if at == len(tree.ranges):
+            pieces.append(_missing(len(paths) - start))
+            break
+        info = tree.ranges[at]
+        stop = pc.search_sorted(paths, info.max_path, side="right").as_py()
+        wanted = paths.slice(start, stop - start)
+        rows = trees.rows(info)
+        pieces.append(rows.take(pc.index_in(wanted, value_set=column(rows, "path"))))
+        start = stop
+    return concat(pieces) if pieces else empty_rows()
+
+
+def _missing(count: int) -> pa.Table:
+    return pa.Table.from_arrays([pa.nulls(count, field.type) for field in SCHEMA], schema=SCHEMA)
+
+
+def in_effect(
+    trees: TreeStore, head: Tree, base: Tree, staged: Iterator[Changes], start: str = "", end: str | None = None
+) -> Difference:
+    """What committing would change: the difference between head and (staged over base).
+
+    Entries that change nothing, a tombstone of what is not there or a copy of what is, do not count.
+
+    Args:
+        staged: changes over `base`, restricted to `start <= path < end` like the result.
+    """
+    found: list[Difference] = []
+    paths: list[pa.StringArray] = []
+    for batch in staged:
+        left = lookup_rows(trees, head, batch.paths)
+        differs = ~same_identity(left, batch.rows)
+        found.append(_difference(batch.paths, left, batch.rows, differs))
+        if base.id != head.id:
+            paths.append(batch.paths)
+    if base.id != head.id:
+        covered = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
+        for part in diff(trees, head, base, start, end):
+            free = ~pc.is_in(part.paths, value_set=covered).to_numpy(zero_copy_only=False)
+            found.append(_take(part, free))
+    return _join(found)
+
+
+def _difference(paths: pa.StringArray, left: pa.Table, right: pa.Table, differs: np.ndarray) -> Difference:
+    had = column(left, "checksum").is_valid().to_numpy(zero_copy_only=False)
+    has = column(right, "checksum").is_valid().to_numpy(zero_copy_only=False)
+    kinds = np.where(had & has, Kind.CHANGED, np.where(had, Kind.REMOVED, Kind.ADDED)).astype(np.int8)
+    return _take(Difference(paths, kinds, left, right), differs)
+
+
+def _take(part: Difference, mask: np.ndarray) -> Difference:
+    if mask.all():
+        return part
+    at = pa.array(np.flatnonzero(mask))
+    return Difference(part.paths.take(at), part.kinds[mask], part.left.take(at), part.right.take(at))
+
+
+def _join(parts: Sequence[Difference]) -> Difference:
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return Difference(pa.array([], pa.string()), np.zeros(0, np.int8), empty_rows(), empty_rows())
+    if len(parts) == 1:
+        return parts[0]
+    paths = pa.concat_arrays([part.paths for part in parts])
+    order = pc.sort_indices(paths)
+    return Difference(
+        paths.take(order),
+        np.concatenate([part.kinds for part in parts])[order.to_numpy(zero_copy_only=False)],
+        concat([part.left for part in parts]).take(order),
+        concat([part.right for part in parts]).take(order),
+    )
+
+
+def uncommitted(
+    cell: BranchCell, commits: CommitLog, branch_id: BranchId, start: str = "", end: str | None = None
+) -> Difference:
+    """The uncommitted changes of a branch in effect."""
+
+    def read(branch: Branch) -> Difference:
+        layers = Layers(cell, commits, branch)
+        staged = scan_staged(cell.stores, branch.tokens, start.encode(), None if end is None else end.encode())
+        return in_effect(layers.trees, layers.head, layers.base, staged, start, end)
+
+    return consistently(cell, branch_id, read)

@@ -1,0 +1,56 @@
+"""How records are written: msgpack of a frozen struct, in an envelope that carries the version of its format.
+
+msgspec drops fields that it does not know, so a process that rewrote a newer record would lose what it cannot see. It
+refuses to read one instead.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+
+from strandline.errors import Corrupted, NewerFormat
+
+FORMAT_VERSION = 1
+Record = TypeVar("Record")
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode(record: msgspec.Struct, version: int = FORMAT_VERSION) -> bytes:
+    return _encoder.encode((version, record))
+
+
+@cache
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[tuple[int, Any]]:
+    return msgspec.msgpack.Decoder(tuple[int, kind])
+
+
+_versions = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
+
+
+def decode(kind: Any, value: bytes, name: str) -> Any:
+    """Read a record.
+
+    Args:
+        kind: the struct, or a union of structs with tags.
+        name: what the record is, for messages.
+
+    Raises:
+        NewerFormat: a newer strandline wrote it.
+        Corrupted: it is not such a record.
+    """
+    try:
+        version, _ = _versions.decode(value) if value[1:2] != b"\1" else (FORMAT_VERSION, None)
+        if version > FORMAT_VERSION:
+            raise NewerFormat(
+                f"The record of {name} has format {version}; this strandline reads up to {FORMAT_VERSION}.",
+                next="Upgrade strandline.",
+            )
+        return _decoder(kind).decode(value)[1]
+    except msgspec.MsgspecError as error:
+        raise Corrupted(
+            f"The record of {name} cannot be read: {error}.", next="Restore the key-value store from a backup."
+        ) from error

@@ -1,0 +1,273 @@
+"""Every error that a caller can meet, grouped by what the caller does next.
+
+A message has three parts: what happened, what is safe, and the next call. `TABLE` is the one place that gives each
+error its stable kind, its exit code, its HTTP status and its S3 code; the CLI and the server read it and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Happened = Literal["no", "unknown"]
+
+NOTHING_CHANGED = "Nothing was changed."
+PATHS_SHOWN = 5
+
+
+class StrandlineError(Exception):
+    """The root of all errors that strandline raises on purpose.
+
+    Args:
+        what: what happened, one sentence.
+        safe: what was changed and what was not.
+        next: what the caller can do now.
+    """
+
+    def __init__(self, what: str, *, safe: str = NOTHING_CHANGED, next: str = "") -> None:
+        self.what = what
+        self.safe = safe
+        self.next = next
+        super().__init__(" ".join(part for part in (what, safe, next) if part))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.args, self.__dict__)
+
+    @property
+    def kind(self) -> str:
+        return kind_of(type(self)).kind
+
+    @property
+    def exit_code(self) -> int:
+        return kind_of(type(self)).exit_code
+
+
+def _rebuild(cls: type[StrandlineError], args: tuple[object, ...], state: dict[str, object]) -> StrandlineError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+def some_paths(paths: Sequence[str]) -> str:
+    """The first few paths of a list, for a message."""
+    shown = ", ".join(repr(path) for path in paths[:PATHS_SHOWN])
+    more = len(paths) - PATHS_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+# --- fix the call ---------------------------------------------------------------------------------------------------
+
+
+class UsageError(StrandlineError):
+    """The call cannot mean anything; change its arguments."""
+
+
+class InvalidName(UsageError):
+    """A repository, branch or tag name, or a path, breaks its rule. The message gives the rule in words."""
+
+
+class InvalidRef(UsageError):
+    """A ref expression that cannot be parsed, or that is ambiguous."""
+
+
+class InvalidSettings(UsageError):
+    """Stores that may not be opened as asked: an unknown scheme, a network file system, an unsafe Redis."""
+
+
+class SchemaMismatch(UsageError):
+    """The columns of a DataFrame are not those of the table."""
+
+
+# --- it is not there ------------------------------------------------------------------------------------------------
+
+
+class NotFound(StrandlineError):
+    """What the call names does not exist."""
+
+
+class LakeNotFound(NotFound):
+    """No lake at this place. `open` of a mistyped path never makes one."""
+
+
+class RepositoryNotFound(NotFound):
+    """No repository has this name."""
+
+
+class RefNotFound(NotFound):
+    """No branch, tag or commit has this name."""
+
+
+class BranchGone(RefNotFound):
+    """The branch of this handle was deleted; the name may since belong to another branch."""
+
+
+class ObjectNotFound(NotFound, KeyError):
+    """No object at this path of this ref."""
+
+    __str__ = Exception.__str__
+
+
+class TableNotFound(NotFound):
+    """The path has no table record."""
+
+
+# --- take another name ----------------------------------------------------------------------------------------------
+
+
+class AlreadyExists(StrandlineError):
+    """The name, or the storage namespace, is taken."""
+
+
+# --- merge, commit or reset first -----------------------------------------------------------------------------------
+
+
+class Conflict(StrandlineError):
+    """The state of the branch is in the way; the caller decides how to go on."""
+
+    def __init__(
+        self, what: str, *, paths: Sequence[str] = (), safe: str = NOTHING_CHANGED, next: str = ""
+    ) -> None:
+        self.paths = tuple(paths)
+        super().__init__(what, safe=safe, next=next)
+
+
+class MergeConflict(Conflict):
+    """Both sides changed `paths` in different ways."""
+
+
+class UncommittedChanges(Conflict):
+    """Staged changes (`paths`) are in the way of an operation that moves the head of the branch."""
+
+
+class PreconditionFailed(Conflict):
+    """A conditional put found another object at the path than the condition demands."""
+
+
+class NothingToCommit(Conflict):
+    """The branch has no uncommitted change."""
+
+
+class NothingToMerge(Conflict):
+    """The source has nothing that the destination does not have."""
+
+
+# --- not allowed ----------------------------------------------------------------------------------------------------
+
+
+class NotAllowed(StrandlineError):
+    """A rule of the lake forbids the call."""
+
+
+class BranchProtected(NotAllowed):
+    """The branch is protected from this action."""
+
+
+class RepositoryReadOnly(NotAllowed):
+    """The repository accepts no changes."""
+
+
+# --- try again ------------------------------------------------------------------------------------------------------
+
+
+class Contention(StrandlineError):
+    """Others kept changing the branch; the bounded retries are used up."""
+
+
+# --- storage failed -------------------------------------------------------------------------------------------------
+
+
+class StorageError(StrandlineError):
+    """A store did not do what it was asked to."""
+
+
+class StoreUnavailable(StorageError):
+    """The key-value or object store failed a call.
+
+    Attributes:
+        happened: "no" if the write surely did not happen, "unknown" if it may have, or may yet.
+    """
+
+    def __init__(self, what: str, *, happened: Happened, safe: str | None = None, next: str = "") -> None:
+        self.happened: Happened = happened
+        if safe is None:
+            safe = NOTHING_CHANGED if happened == "no" else "It is unknown whether the write took effect."
+        super().__init__(what, safe=safe, next=next or "Look at the store, then repeat the call.")
+
+
+class OutcomeUnknown(StoreUnavailable):
+    """The reply of a compare-and-swap was lost and the record can no longer tell what became of it."""
+
+    def __init__(self, what: str, *, safe: str | None = None, next: str = "") -> None:
+        super().__init__(what, happened="unknown", safe=safe, next=next)
+
+
+class ObjectMissing(StorageError):
+    """The metadata is fine but the bytes of the object are not in the object store."""
+
+
+# --- the format is not mine -----------------------------------------------------------------------------------------
+
+
+class FormatError(StorageError):
+    """A record or file cannot be read."""
+
+
+class NewerFormat(FormatError):
+    """Written by a newer strandline than this one."""
+
+
+class Corrupted(FormatError):
+    """The bytes are not what was written."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorKind:
+    kind: str
+    exit_code: int
+    http_status: int
+    s3_code: str
+
+
+TABLE: dict[type[StrandlineError], ErrorKind] = {
+    StrandlineError: ErrorKind("error", 1, 500, "InternalError"),
+    UsageError: ErrorKind("usage", 2, 400, "InvalidArgument"),
+    InvalidName: ErrorKind("invalid-name", 2, 400, "InvalidArgument"),
+    InvalidRef: ErrorKind("invalid-ref", 2, 400, "InvalidArgument"),
+    InvalidSettings: ErrorKind("invalid-settings", 2, 400, "InvalidArgument"),
+    SchemaMismatch: ErrorKind("schema-mismatch", 2, 400, "InvalidArgument"),
+    NotFound: ErrorKind("not-found", 3, 404, "NoSuchKey"),
+    LakeNotFound: ErrorKind("lake-not-found", 3, 404, "NoSuchBucket"),
+    RepositoryNotFound: ErrorKind("repository-not-found", 3, 404, "NoSuchBucket"),
+    RefNotFound: ErrorKind("ref-not-found", 3, 404, "NoSuchKey"),
+    BranchGone: ErrorKind("branch-gone", 3, 404, "NoSuchKey"),
+    ObjectNotFound: ErrorKind("object-not-found", 3, 404, "NoSuchKey"),
+    TableNotFound: ErrorKind("table-not-found", 3, 404, "NoSuchKey"),
+    AlreadyExists: ErrorKind("already-exists", 4, 409, "BucketAlreadyExists"),
+    Conflict: ErrorKind("conflict", 5, 409, "OperationAborted"),
+    MergeConflict: ErrorKind("merge-conflict", 5, 409, "OperationAborted"),
+    UncommittedChanges: ErrorKind("uncommitted-changes", 5, 409, "OperationAborted"),
+    PreconditionFailed: ErrorKind("precondition-failed", 5, 412, "PreconditionFailed"),
+    NothingToCommit: ErrorKind("nothing-to-commit", 6, 400, "InvalidRequest"),
+    NothingToMerge: ErrorKind("nothing-to-merge", 6, 400, "InvalidRequest"),
+    NotAllowed: ErrorKind("not-allowed", 7, 403, "AccessDenied"),
+    BranchProtected: ErrorKind("branch-protected", 7, 403, "AccessDenied"),
+    RepositoryReadOnly: ErrorKind("repository-read-only", 7, 403, "AccessDenied"),
+    Contention: ErrorKind("contention", 8, 503, "SlowDown"),
+    StorageError: ErrorKind("storage", 9, 500, "InternalError"),
+    StoreUnavailable: ErrorKind("store-unavailable", 9, 503, "ServiceUnavailable"),
+    OutcomeUnknown: ErrorKind("outcome-unknown", 9, 503, "ServiceUnavailable"),
+    ObjectMissing: ErrorKind("object-missing", 10, 410, "NoSuchKey"),
+    FormatError: ErrorKind("format", 11, 500, "InternalError"),
+    NewerFormat: ErrorKind("newer-format", 11, 500, "InternalError"),
+    Corrupted: ErrorKind("corrupted", 11, 500, "InternalError"),
+}
+
+
+def kind_of(cls: type[StrandlineError]) -> ErrorKind:
+    """The row of `TABLE` for an error class, or for its nearest parent that has one."""
+    for parent in cls.__mro__:
+        if parent in TABLE:
+            return TABLE[parent]
+    return TABLE[StrandlineError]

@@ -1,0 +1,80 @@
+"""Identifiers, and the rules for the names that people choose."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import NewType
+
+from strandline.errors import InvalidName
+
+RepositoryId = NewType("RepositoryId", str)
+BranchId = NewType("BranchId", str)
+CommitId = NewType("CommitId", str)
+StagingToken = NewType("StagingToken", str)
+RangeId = NewType("RangeId", str)
+"""Content hash of a range: equal rows give equal ids on any machine."""
+MetaRangeId = NewType("MetaRangeId", str)
+"""Content hash of a metarange."""
+
+ID_BYTES = 10
+PATH_MAX_BYTES = 1024
+NAME_MAX_CHARS = 256
+
+_REPOSITORY = re.compile(r"[a-z0-9][a-z0-9-]{2,62}", re.ASCII)
+_REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
+_COMMIT_LIKE = re.compile(r"[0-9a-f]{40}", re.ASCII)
+
+
+def new_id() -> str:
+    """A fresh random identifier: 20 hexadecimal digits, 80 bits."""
+    return os.urandom(ID_BYTES).hex()
+
+
+def check_repository_name(name: str) -> str:
+    if not isinstance(name, str) or not _REPOSITORY.fullmatch(name):
+        raise InvalidName(
+            f"{name!r} is not a repository name.",
+            next="Use 3 to 63 characters: lower-case letters, digits and '-', not starting with '-'.",
+        )
+    return name
+
+
+def check_ref_name(name: str, kind: str = "branch") -> str:
+    if (
+        not isinstance(name, str)
+        or not _REF.fullmatch(name)
+        or len(name) > NAME_MAX_CHARS
+        or _COMMIT_LIKE.fullmatch(name)
+    ):
+        raise InvalidName(
+            f"{name!r} is not a {kind} name.",
+            next=f"Use 1 to {NAME_MAX_CHARS} letters, digits, '-', '_' and '.', starting with a letter, a digit or "
+            "'_'; no '/', and not the 40 hexadecimal digits of a commit id.",
+        )
+    return name
+
+
+def check_path(path: str) -> bytes:
+    """The UTF-8 bytes of an object's path, the key under which it is staged and sorted."""
+    rule = f"A path is 1 to {PATH_MAX_BYTES} bytes of UTF-8 without NUL."
+    if not isinstance(path, str):
+        raise InvalidName(f"A path must be a str, not {type(path).__name__}.", next=rule)
+    try:
+        key = path.encode()
+    except UnicodeEncodeError:
+        raise InvalidName(f"{path!r} cannot be written as UTF-8.", next=rule) from None
+    if not 1 <= len(key) <= PATH_MAX_BYTES or b"\0" in key:
+        raise InvalidName(f"{path[:80]!r} ({len(key)} bytes) is not a path of an object.", next=rule)
+    return key
+
+
+def check_prefix(prefix: str) -> bytes:
+    """Like `check_path`, but the empty prefix is fine: it means everything."""
+    return check_path(prefix) if prefix else b""
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """The smallest key above all keys that start with `prefix`, or None if there is no such key."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

@@ -1,0 +1,169 @@
+"""PostgreSQL as a key-value store: one table, one row a key, every write its own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+
+import psycopg
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from strandline.errors import InvalidSettings, StoreUnavailable
+from strandline.kv.pooled import ForkSafePool
+from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
+
+POOL_MAX_CONNECTIONS = 16
+POOL_TIMEOUT_S = 10.0
+WRITE_BATCH_ROWS = 5_000
+CREATE_LOCK = 0x57A2D11E
+"""Advisory lock under which the table is made: two sessions that create it at once would meet an error."""
+
+T = TypeVar("T")
+
+_CREATE = """
+CREATE TABLE IF NOT EXISTS {table} (
+    partition bytea NOT NULL, key bytea NOT NULL, value bytea NOT NULL, PRIMARY KEY (partition, key)
+)"""
+_UPSERT = (
+    "INSERT INTO {table} (partition, key, value) SELECT %s, k, v FROM unnest(%s::bytea[], %s::bytea[]) AS pairs(k, v) "
+    "ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value"
+)
+_SET = (
+    "INSERT INTO {table} (partition, key, value) VALUES (%s, %s, %s) "
+    "ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value"
+)
+_INSERT = "INSERT INTO {table} (partition, key, value) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
+_SWAP = "UPDATE {table} SET value = %s WHERE partition = %s AND key = %s AND value = %s"
+_DELETE = "DELETE FROM {table} WHERE partition = %s AND key = ANY(%s)"
+_GET = "SELECT value FROM {table} WHERE partition = %s AND key = %s"
+_GET_MANY = "SELECT key, value FROM {table} WHERE partition = %s AND key = ANY(%s)"
+_SCAN = "SELECT key, value FROM {table} WHERE partition = %s AND key >= %s ORDER BY key LIMIT %s"
+_SCAN_TO = "SELECT key, value FROM {table} WHERE partition = %s AND key >= %s AND key < %s ORDER BY key LIMIT %s"
+
+
+class PostgresStore(Store):
+    """Durability: what the server's `synchronous_commit` promises; it is refused when that is off.
+
+    Args:
+        conninfo: a libpq URL or connection string.
+        table: the table's name, made when missing.
+        allow_async_commit: open a server that acknowledges writes before they are on disk.
+    """
+
+    def __init__(self, conninfo: str, *, table: str = "strandline_kv", allow_async_commit: bool = False) -> None:
+        if not table.isidentifier() or not table.isascii():
+            raise InvalidSettings(f"{table!r} is not a table name.", next="Use letters, digits and '_'.")
+        self._table = table
+        self._conninfo = conninfo
+        self._pool = ForkSafePool(self._open_pool, lambda pool: pool.close())
+        with self._connection("no") as connection:
+            row = connection.execute("SHOW synchronous_commit").fetchone()
+            if row is not None and row[0] == "off" and not allow_async_commit:
+                self.close()
+                raise InvalidSettings(
+                    "This PostgreSQL acknowledges writes before they are on disk (synchronous_commit is off).",
+                    next="Turn it on, or add async=allow to the URL if losing acknowledged writes is fine.",
+                )
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", (CREATE_LOCK,))
+                connection.execute(_CREATE.format(table=table))
+
+    def _open_pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
+        return ConnectionPool(
+            self._conninfo,
+            min_size=1,
+            max_size=POOL_MAX_CONNECTIONS,
+            timeout=POOL_TIMEOUT_S,
+            kwargs={"autocommit": True, "cursor_factory": psycopg.Cursor},
+            check=None,
+            open=True,
+        )
+
+    @contextmanager
+    def _connection(self, happened: str) -> Iterator[psycopg.Connection[Any]]:
+        """A connection from the pool; driver errors leave as `StoreUnavailable`."""
+        try:
+            with self._pool.get().connection() as connection:
+                try:
+                    yield connection
+                except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
+                    # a statement that the server itself refused did nothing; a broken connection tells nothing
+                    refused = error.sqlstate is not None and not error.sqlstate.startswith(("08", "57"))
+                    raise _unavailable(error, "no" if refused else happened) from error
+        except PoolTimeout as error:
+            raise _unavailable(error, "no") from error
+        except psycopg.Error as error:
+            raise _unavailable(error, happened) from error
+
+    def _execute(self, statement: str, arguments: Sequence[object], read: Callable[[psycopg.Cursor[Any]], T]) -> T:
+        happened = "no" if statement.startswith("SELECT") else "unknown"
+        with self._connection(happened) as connection:
+            return read(connection.execute(statement.format(table=self._table), arguments, prepare=True, binary=True))
+
+    def get(self, partition: bytes, key: bytes) -> bytes | None:
+        row = self._execute(_GET, (partition, key), lambda cursor: cursor.fetchone())
+        return None if row is None else row[0]
+
+    def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        self._execute(_SET, (partition, key, value), lambda cursor: None)
+
+    def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+        if predicate is ABSENT:
+            changed = self._execute(_INSERT, (partition, key, value), lambda cursor: cursor.rowcount)
+        else:
+            changed = self._execute(_SWAP, (value, partition, key, predicate), lambda cursor: cursor.rowcount)
+        if changed != 1:
+            raise PredicateFailed
+
+    def delete(self, partition: bytes, key: bytes) -> None:
+        self.delete_many(partition, [key])
+
+    def scan_page(
+        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
+    ) -> Page:
+        if end is None:
+            rows = self._execute(_SCAN, (partition, start, limit), lambda cursor: cursor.fetchall())
+        else:
+            rows = self._execute(_SCAN_TO, (partition, start, end, limit), lambda cursor: cursor.fetchall())
+        return Page([key for key, _ in rows], [value for _, value in rows])
+
+    def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
+        rows = self._execute(_GET_MANY, (partition, list(keys)), lambda cursor: cursor.fetchall())
+        found: dict[bytes, bytes] = dict(rows)
+        return [found.get(key) for key in keys]
+
+    def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        # in key order, so that two bulk writers cannot deadlock on each other's rows
+        ordered = sorted(pairs)
+        for first in range(0, len(ordered), WRITE_BATCH_ROWS):
+            batch = ordered[first : first + WRITE_BATCH_ROWS]
+            columns = [key for key, _ in batch], [value for _, value in batch]
+            self._execute(_UPSERT, (partition, *columns), lambda cursor: None)
+
+    def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
+        ordered = sorted(keys)
+        for first in range(0, len(ordered), WRITE_BATCH_ROWS):
+            self._execute(_DELETE, (partition, ordered[first : first + WRITE_BATCH_ROWS]), lambda cursor: None)
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _unavailable(error: Exception, happened: str) -> StoreUnavailable:
+    reason = " ".join(str(error).split()) or type(error).__name__
+    return StoreUnavailable(
+        f"PostgreSQL did not answer: {reason}.",
+        happened="no" if happened == "no" else "unknown",
+        next="See that the server runs and accepts this user, then repeat the call.",
+    )
+
+
+def open_url(url: str) -> PostgresStore:
+    """A libpq URL; `table=` and `async=allow` in its query are ours."""
+    parts = urlsplit(url)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    table, allow = options.pop("table", "strandline_kv"), options.pop("async", "refuse")
+    conninfo = urlunsplit(parts._replace(query=urlencode(options)))
+    return PostgresStore(conninfo, table=table, allow_async_commit=allow == "allow")

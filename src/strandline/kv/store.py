@@ -1,0 +1,128 @@
+"""The interface that a key-value store has to fulfil, kept narrow on purpose.
+
+`strandline.testing.kv_conformance.StoreTests` has one test for each sentence of these docstrings; a new backend passes
+it and is done.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+PAGE_KEYS = 10_000
+"""How many pairs a scan fetches at a time unless told otherwise."""
+PARTITION_MAX_BYTES = 256
+KEY_MAX_BYTES = 1024
+
+
+class Absent(Enum):
+    """The predicate of a `set_if` that demands that the key does not exist."""
+
+    ABSENT = "absent"
+
+
+ABSENT: Final = Absent.ABSENT
+Predicate = bytes | Absent
+
+
+class PredicateFailed(Exception):
+    """The key holds something else than the predicate says. Nothing was written.
+
+    Not a `StrandlineError`: every caller decides what losing a swap means, none lets it out.
+    """
+
+
+class Page(NamedTuple):
+    """Consecutive pairs of a partition, as two lists of equal length."""
+
+    keys: list[bytes]
+    values: list[bytes]
+
+
+class Store(ABC):
+    """An ordered, partitioned map of bytes with compare-and-swap on single keys.
+
+    Linearizable per key: a read that follows a successful write returns that write or a newer one. Partitions are
+    namespaces made on first use; nothing drops a partition. Partition names are 1 to `PARTITION_MAX_BYTES` bytes
+    without NUL, keys are 1 to `KEY_MAX_BYTES` bytes without NUL, values are any bytes. Safe to share between threads;
+    usable after a fork.
+
+    Any call may raise `StoreUnavailable`; of a write, its `happened` says "no" or "unknown".
+    """
+
+    @abstractmethod
+    def get(self, partition: bytes, key: bytes) -> bytes | None:
+        """The value of a key, or None if it does not exist."""
+
+    @abstractmethod
+    def set(self, partition: bytes, key: bytes, value: bytes) -> None:
+        """Store a value, whatever was there; when it returns, the value survives what the store promises to survive."""
+
+    @abstractmethod
+    def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
+        """Store `value` if the key still holds `predicate`, which an earlier `get` returned, or still is `ABSENT`.
+
+        Raises:
+            PredicateFailed: it holds something else. Nothing was written.
+        """
+
+    @abstractmethod
+    def delete(self, partition: bytes, key: bytes) -> None:
+        """Remove a key. Removing what is not there is fine."""
+
+    @abstractmethod
+    def scan_page(
+        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
+    ) -> Page:
+        """The first `limit` pairs with `start <= key < end`, in byte order; fewer only if there are no more.
+
+        A page begun after a set returned shows it. Pages are not a snapshot of each other.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections and files. Closing twice is fine."""
+
+    # --- faster paths: the defaults mean the same as a loop -----------------------------------------------------------
+
+    def scan_pages(
+        self, partition: bytes, start: bytes = b"", end: bytes | None = None, page_keys: int = PAGE_KEYS
+    ) -> Iterator[Page]:
+        """All pairs from `start` on, page by page; every key that is present throughout is returned once."""
+        while True:
+            page = self.scan_page(partition, start, end, page_keys)
+            if page.keys:
+                yield page
+            if len(page.keys) < page_keys:
+                return
+            start = page.keys[-1] + b"\0"
+
+    def scan(self, partition: bytes, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        """Like `scan_pages`, pair by pair."""
+        for page in self.scan_pages(partition, start, end):
+            yield from zip(page.keys, page.values, strict=True)
+
+    def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of several keys, in their order; not a snapshot."""
+        return [self.get(partition, key) for key in keys]
+
+    def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
+        """Several sets with distinct keys, in no promised order; a failed call may have done some of them."""
+        for key, value in pairs:
+            self.set(partition, key, value)
+
+    def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
+        """Several deletes, in no promised order; a failed call may have done some of them."""
+        for key in keys:
+            self.delete(partition, key)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

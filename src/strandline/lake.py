@@ -1,0 +1,408 @@
+"""A lake: its two stores, put together. `strandline.open` returns one."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import threading
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import msgspec
+import pyarrow as pa
+
+from strandline.blob import BlobStore, Resolver, join_url
+from strandline.blob import open_store as open_blobs
+from strandline.branch.commits import CommitLog
+from strandline.branch.stores import Stores
+from strandline.clock import Clock, SystemClock
+from strandline.envelope import FORMAT_VERSION, decode, encode
+from strandline.errors import AlreadyExists, InvalidSettings, LakeNotFound, RepositoryNotFound, StoreUnavailable
+from strandline.ids import RepositoryId, new_id
+from strandline.kv import ABSENT, PredicateFailed, Store, open_store
+from strandline.kv.tenant import TenantStore
+from strandline.repository.catalog import (
+    create_repository,
+    delete_repository,
+    find_repository,
+    list_repositories,
+)
+from strandline.repository.core import RepositoryCore
+from strandline.repository.record import RepositoryRecord
+from strandline.repository.repository import Repository
+from strandline.repository.results import Results
+from strandline.tree.store import TreeStore
+
+METADATA_FILE = "metadata.db"
+DATA_FOLDER = "data"
+SETTINGS_FILE = "strandline.toml"
+DEFAULT_TENANT = "default"
+_PARTITION, _KEY = b"lake", b"format"
+
+
+class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The root of a lake: the format of everything in it."""
+
+    format: int
+    lake_id: str
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where a lake is and how it is opened.
+
+    Attributes:
+        kv: URL of the key-value store.
+        blob: URL of the object store's root, below which repositories get their namespaces.
+        synced: whether local files and SQLite wait for the disk; without, a power loss may lose acknowledged writes,
+            a killed process does not.
+        committer: who stands on commits that name nobody.
+    """
+
+    kv: str
+    blob: str
+    tenant: str = DEFAULT_TENANT
+    synced: bool = True
+    committer: str = ""
+    folder: Path | None = None
+
+
+def find_settings(
+    location: str | os.PathLike[str] | None = None,
+    *,
+    kv: str | None = None,
+    blob: str | None = None,
+    tenant: str | None = None,
+    synced: bool | None = None,
+    committer: str | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Settings:
+    """Put the settings together: arguments first, then a TOML file, then the environment.
+
+    Args:
+        location: a folder, a TOML file, or `memory://name`. Without it and without `kv` the environment's
+            STRANDLINE_LAKE, STRANDLINE_KV, STRANDLINE_BLOB and STRANDLINE_TENANT say where the lake is.
+
+    Raises:
+        InvalidSettings: they do not name a lake.
+    """
+    env = os.environ if environment is None else environment
+    if location is None and kv is None:
+        location = env.get("STRANDLINE_LAKE")
+        kv, blob = env.get("STRANDLINE_KV"), blob or env.get("STRANDLINE_BLOB")
+    given: dict[str, Any] = {"kv": kv, "blob": blob, "tenant": tenant, "synced": synced, "committer": committer}
+    folder: Path | None = None
+    if location is not None:
+        text = os.fspath(location)
+        if text.startswith("memory://"):
+            name = text.removeprefix("memory://") or new_id()
+            _fill(given, {"kv": f"memory://{name}", "blob": f"memory://{name}"})
+        elif "://" in text:
+            raise InvalidSettings(
+                f"{text!r} is one URL, and a lake has two stores.", next="Pass kv=… and blob=…, or the path of a folder."
+            )
+        else:
+            path = Path(text).expanduser().absolute()
+            if path.suffix == ".toml" or path.is_file():
+                _fill(given, _read_toml(path))
+            else:
+                if (path / SETTINGS_FILE).is_file():
+                    _fill(given, _read_toml(path / SETTINGS_FILE))
+                folder = path
+                _fill(
+                    given,
+                    {
+                        "kv": f"sqlite://{quote(str(path / METADATA_FILE))}",
+                        "blob": f"file://{quote(str(path / DATA_FOLDER))}",
+                    },
+                )
+    _fill(given, {"tenant": env.get("STRANDLINE_TENANT"), "committer": env.get("STRANDLINE_COMMITTER")})
+    if not given["kv"] or not given["blob"]:
+        raise InvalidSettings(
+            "It is not said where the lake is.",
+            next="Pass a folder, or kv=… and blob=…, or set STRANDLINE_LAKE; `strandline init FOLDER` makes a lake.",
+        )
+    chosen = {key: value for key, value in given.items() if value is not None}
+    if chosen.get("synced") is False and chosen["kv"].startswith("sqlite:") and "sync=" not in chosen["kv"]:
+        chosen["kv"] += ("&" if "?" in chosen["kv"] else "?") + "sync=normal"
+    return Settings(**chosen, folder=folder)
+
+
+def _fill(given: dict[str, Any], more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if given.get(key) is None:
+            given[key] = value
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise LakeNotFound(f"{str(path)!r} cannot be read: {error.strerror}.", next="Check the path.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{str(path)!r} is not TOML: {error}.", next="Mend the file.") from error
+    known = {field.name for field in fields(Settings)} - {"folder"}
+    unknown = sorted(set(found) - known)
+    wrong = [key for key, value in found.items() if not isinstance(value, bool if key == "synced" else str)]
+    if unknown or wrong:
+        raise InvalidSettings(
+            f"{str(path)!r} has settings that strandline does not know: {', '.join(unknown + wrong)}.",
+            next=f"The settings are {', '.join(sorted(known))}.",
+        )
+    return found
+
+
+class Repositories(Results[RepositoryRecord]):
+    """The repositories of a lake, by name."""
+
+    _titles = ("repository", "default branch", "namespace")
+
+    def __init__(self, kv: Store) -> None:
+        self._kv = kv
+
+    def __iter__(self) -> Iterator[RepositoryRecord]:
+        return list_repositories(self._kv)
+
+    def to_arrow(self) -> pa.Table:
+        rows = list(self)
+        return pa.table(
+            {
+                "name": pa.array([row.name for row in rows], pa.string()),
+                "default_branch": pa.array([row.default_branch for row in rows], pa.string()),
+                "namespace": pa.array([row.namespace for row in rows], pa.string()),
+                "read_only": pa.array([row.read_only for row in rows], pa.bool_()),
+            }
+        )
+
+    def _cells(self, row: RepositoryRecord) -> tuple[object, ...]:
+        return row.name, row.default_branch, row.namespace
+
+
+class Lake:
+    """All repositories of one tenant. A context manager; safe to share between threads; pickles without secrets."""
+
+    def __init__(self, settings: Settings, kv: Store, clock: Clock) -> None:
+        self._settings = settings
+        self._kv = kv
+        self._clock = clock
+        self._cores: dict[RepositoryId, RepositoryCore] = {}
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        place = self._settings.folder or _without_secrets(self._settings.kv)
+        return f"<Lake {place}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (_portable(self._settings),)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the stores. Handles of this lake cannot be used any more."""
+        self._kv.close()
+
+    def repository(
+        self, name: str, *, create: bool = False, namespace: str | None = None, default_branch: str = "main"
+    ) -> Repository:
+        """A repository.
+
+        Args:
+            create: make it if it does not exist.
+            namespace: of a new one, the URL or folder for its bytes; by default a folder in the lake's object store.
+
+        Raises:
+            RepositoryNotFound: it does not exist and `create` is not set.
+        """
+        try:
+            record = find_repository(self._kv, name)
+        except RepositoryNotFound:
+            if not create:
+                raise
+            try:
+                return self.create_repository(name, namespace=namespace, default_branch=default_branch)
+            except AlreadyExists:
+                record = find_repository(self._kv, name)  # somebody else was first, which is as good
+        return Repository(self._core(record))
+
+    def create_repository(
+        self, name: str, *, namespace: str | None = None, default_branch: str = "main"
+    ) -> Repository:
+        """Make a repository.
+
+        Raises:
+            AlreadyExists: the name is taken, or the namespace is in use or overlaps another one.
+        """
+        repository_id = RepositoryId(new_id())
+        if namespace is not None and "://" not in namespace:
+            namespace = f"file://{quote(str(Path(namespace).absolute()))}"
+        record = RepositoryRecord(
+            id=repository_id,
+            name=name,
+            namespace=namespace or f"{name}-{repository_id}",
+            default_branch=default_branch,
+            created_at=self._clock.now_us(),
+        )
+        create_repository(
+            self._kv, self._clock, record, self._blobs(record), self._settings.committer, self._stores
+        )
+        return Repository(self._core(record))
+
+    def delete_repository(self, name: str) -> None:
+        """Delete a repository: its branches, tags, commits and staged changes. The bytes of its objects stay."""
+        record = delete_repository(self._kv, name, self._clock, self._stores)
+        with self._lock:
+            self._cores.pop(record.id, None)
+
+    def repositories(self) -> Repositories:
+        return Repositories(self._kv)
+
+    def _blobs(self, record: RepositoryRecord) -> BlobStore:
+        url = record.namespace if "://" in record.namespace else join_url(self._settings.blob, record.namespace)
+        return open_blobs(url, synced=self._settings.synced)
+
+    def _stores(self, record: RepositoryRecord) -> Stores:
+        trees = TreeStore(self._blobs(record))
+        return Stores(self._kv, trees, self._clock, record.id, self._settings.committer)
+
+    def _core(self, record: RepositoryRecord) -> RepositoryCore:
+        with self._lock:
+            if record.id not in self._cores:
+                stores = self._stores(record)
+                self._cores[record.id] = RepositoryCore(
+                    name=record.name,
+                    stores=stores,
+                    commits=CommitLog(stores),
+                    resolver=Resolver(stores.trees.blobs),
+                    reopen=(_reopen_repository, (_portable(self._settings), record.name)),
+                )
+            return self._cores[record.id]
+
+
+def open_lake(settings: Settings, *, create: bool = False, clock: Clock | None = None) -> Lake:
+    """Open the lake that the settings name.
+
+    Raises:
+        LakeNotFound: there is none, and `create` is not set.
+        NewerFormat: a newer strandline made it.
+        InvalidSettings, StoreUnavailable: a store cannot be opened.
+    """
+    clock = clock or SystemClock()
+    if not settings.committer:
+        settings = replace(settings, committer=_user())
+    if settings.folder is not None:
+        _prepare_folder(settings, create)
+    kv = TenantStore(_open_kv(settings.kv), settings.tenant)
+    try:
+        _check_format(kv, clock, settings, create)
+    except BaseException:
+        kv.close()
+        raise
+    return Lake(settings, kv, clock)
+
+
+_memory: dict[str, Store] = {}
+
+
+def _open_kv(url: str) -> Store:
+    """Open a store; a named one in memory is shared by the whole process, so that handles can be pickled."""
+    if url.startswith("memory:"):
+        if url not in _memory:
+            _memory[url] = open_store(url)
+        return _memory[url]
+    return open_store(url)
+
+
+def _prepare_folder(settings: Settings, create: bool) -> None:
+    folder = settings.folder
+    assert folder is not None
+    if not settings.kv.startswith("sqlite:"):
+        return
+    try:
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not (folder / METADATA_FILE).exists():
+            raise _no_lake(str(folder))
+    except PermissionError as error:
+        raise _no_permission(folder) from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidSettings(f"{str(folder)!r} is not a folder.", next="Give the path of a folder.") from error
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+        raise _no_permission(folder)
+
+
+def _no_permission(folder: Path) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"This user may not read and write the folder {str(folder)!r}.",
+        happened="no",
+        next="Change its permissions, or open the lake as its owner.",
+    )
+
+
+def _no_lake(place: str) -> LakeNotFound:
+    return LakeNotFound(
+        f"There is no lake at {place}.", next="Check the place; create=True, or `strandline init`, makes a lake there."
+    )
+
+
+def _check_format(kv: Store, clock: Clock, settings: Settings, create: bool) -> None:
+    raw = kv.get(_PARTITION, _KEY)
+    if raw is not None:
+        decode(LakeRecord, raw, "the lake")
+        return
+    if not create:
+        raise _no_lake(_without_secrets(settings.kv))
+    record = LakeRecord(format=FORMAT_VERSION, lake_id=new_id(), created_at=clock.now_us())
+    try:
+        kv.set_if(_PARTITION, _KEY, encode(record), ABSENT)
+    except PredicateFailed:
+        return  # somebody else made the lake at the same time
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "unknown"
+
+
+def _without_secrets(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit(parts._replace(netloc=host))
+
+
+def _portable(settings: Settings) -> Settings:
+    """What may travel to another process: the user's name and password stay behind.
+
+    The other process takes them from its own environment (PGUSER, PGPASSWORD, …), or has no access to the metadata.
+    """
+    return replace(settings, kv=_without_secrets(settings.kv), blob=_without_secrets(settings.blob))
+
+
+_lakes: dict[Settings, Lake] = {}
+_lakes_lock = threading.Lock()
+
+
+def _reopen(settings: Settings) -> Lake:
+    """The lake of an unpickled handle: one for all handles in the process."""
+    key = replace(settings, folder=None)
+    with _lakes_lock:
+        if key not in _lakes:
+            _lakes[key] = open_lake(settings)
+        return _lakes[key]
+
+
+def _reopen_repository(settings: Settings, name: str) -> Repository:
+    return _reopen(settings).repository(name)

@@ -1,0 +1,1 @@
+"""Repositories, branches, tags, refs, history, merges and imports: what users hold in their hands."""

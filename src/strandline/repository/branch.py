@@ -1,0 +1,478 @@
+"""Writing: a branch, its staged changes, its commits, and merges into it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+
+from strandline.branch.attach import Computed, attach_changes
+from strandline.branch.commit import Draft
+from strandline.branch.commit import commit as commit_branch
+from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit
+from strandline.branch.conditional import stage_if
+from strandline.branch.heads import reset_head
+from strandline.branch.record import Action, refuse_blocked
+from strandline.branch.record import Branch as BranchRecord
+from strandline.branch.reset import reset_all, reset_range
+from strandline.branch.staging import stage_many, stage_one
+from strandline.branch.view import Layers, consistently, uncommitted
+from strandline.clock import to_us
+from strandline.errors import NotAllowed, ObjectNotFound, UsageError
+from strandline.ids import BranchId, CommitId, check_path, check_prefix
+from strandline.repository.core import RepositoryCore
+from strandline.repository.differences import Diff
+from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
+from strandline.repository.ref import Ref, key_range
+from strandline.repository.results import ObjectInfo, as_info
+from strandline.repository.upload import Content, ObjectWriter, check_metadata, upload
+from strandline.tree.rows import TOMBSTONE, Entry, encode_staged, entries_of
+
+if TYPE_CHECKING:
+    from strandline.repository.importing import Imported
+
+UPLOAD_THREADS = 8
+READ_WINDOW_ROWS = 50_000
+
+
+class Branch(Ref):
+    """A branch: what is committed on it, with what is staged over it.
+
+    The handle belongs to one creation of the name. If the branch is deleted, and even if another one is made under its
+    name, calls raise `BranchGone`.
+    """
+
+    @property
+    def name(self) -> str:
+        return self._target.name
+
+    @property
+    def branch_id(self) -> BranchId:
+        return self._target.branch_id
+
+    @property
+    def _cell(self) -> Any:
+        return self._core.cell(self.name)
+
+    @property
+    def id(self) -> CommitId:
+        return cast("CommitId", self._cell.read(self.branch_id).branch.head)
+
+    def _find(self, path: str, key: bytes) -> Entry | None:
+        return consistently(
+            self._cell, self.branch_id, lambda record: Layers(self._cell, self._core.commits, record).find(path, key)
+        )
+
+    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        return consistently(
+            self._cell,
+            self.branch_id,
+            lambda record: Layers(self._cell, self._core.commits, record).window(start, end, limit),
+        )
+
+    def _refuse_early(self, action: Action) -> None:
+        """Find out that something is forbidden before bytes are uploaded for nothing."""
+        seen, is_fresh = self._cell.cached(self.branch_id)
+        try:
+            refuse_blocked(seen.branch, action, self.name)
+        except NotAllowed:
+            if is_fresh:
+                raise
+            refuse_blocked(self._cell.read(self.branch_id).branch, action, self.name)
+
+    # --- staging ------------------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        path: str,
+        content: Content,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        create: bool = False,
+        if_match: str | None = None,
+    ) -> ObjectInfo:
+        """Write an object; it is staged, and part of the next commit.
+
+        Args:
+            content: bytes, text, a `Path` of a local file, or a binary file.
+            create: demand that there is no object at the path.
+            if_match: demand that the object at the path has this checksum.
+
+        Raises:
+            PreconditionFailed: `create` or `if_match` does not hold.
+        """
+        key = check_path(path)
+        if create and if_match is not None:
+            raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")
+        self._refuse_early("stage")
+        entry = upload(self._core, self.branch_id, path, content, content_type, metadata)
+        if create or if_match is not None:
+            expected = if_match
+            stage_if(
+                self._cell,
+                self._core.commits,
+                self.branch_id,
+                path,
+                entry,
+                lambda found: found is None if expected is None else found is not None and found.checksum == expected,
+            )
+        else:
+            stage_one(self._cell, self.branch_id, key, encode_staged(entry))
+        return as_info(path, entry)
+
+    def upload(self, path: str, file: str | Path, **options: Any) -> ObjectInfo:
+        """Write a local file; options are those of `put`."""
+        return self.put(path, Path(file), **options)
+
+    def put_many(
+        self, contents: Mapping[str, Content] | Iterable[tuple[str, Content]], *, atomic: bool = True
+    ) -> int:
+        """Write several objects; with `atomic` they appear at one instant. Returns their number.
+
+        Raises:
+            UsageError: a path occurs twice.
+        """
+        pairs = list(contents.items() if isinstance(contents, Mapping) else contents)
+        distinct_keys([path for path, _ in pairs])
+        self._refuse_early("stage")
+
+        def one(pair: tuple[str, Content]) -> tuple[str, Entry]:
+            path, content = pair
+            return path, upload(self._core, self.branch_id, path, content, None, None)
+
+        with ThreadPoolExecutor(UPLOAD_THREADS, "strandline-upload") as pool:
+            return self.link_many(pool.map(one, pairs), atomic=atomic)
+
+    def link_many(self, entries: Iterable[tuple[str, Entry]], *, atomic: bool = False) -> int:
+        """Stage many objects whose bytes are where their entries say; returns their number.
+
+        One check of the branch however many there are. Without `atomic` a failed call may have staged some of them.
+
+        Raises:
+            UsageError: a path occurs twice.
+        """
+        listed = entries if isinstance(entries, list) else list(entries)
+        keys = distinct_keys([path for path, _ in listed])
+        pairs = list(zip(keys, [encode_staged(entry) for _, entry in listed], strict=True))
+        if not pairs:
+            return 0
+        if atomic:
+            return attach_changes(self._cell, self.branch_id, lambda _: Computed(pairs, reads_layers=False))
+        stage_many(self._cell, self.branch_id, pairs)
+        return len(pairs)
+
+    def link(
+        self,
+        path: str,
+        physical_address: str,
+        *,
+        size: int,
+        checksum: str,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectInfo:
+        """Stage an object whose bytes are elsewhere already."""
+        entry = Entry(
+            physical_address, size, checksum, self._core.stores.clock.now_us(), content_type, check_metadata(metadata)
+        )
+        stage_one(self._cell, self.branch_id, check_path(path), encode_staged(entry))
+        return as_info(path, entry)
+
+    def open(self, path: str, mode: str = "rb") -> IO[Any]:
+        """A file over an object: "rb" or "r" to read, "wb" or "w" to write; a written one is staged when closed."""
+        if mode not in ("wb", "w"):
+            return super().open(path, mode)
+        check_path(path)
+        self._refuse_early("stage")
+        writer = cast("IO[bytes]", ObjectWriter(lambda spool: self.put(path, spool)))
+        return writer if mode == "wb" else _TextWriter(writer, "utf-8")
+
+    def delete(self, path: str) -> bool:
+        """Delete an object; whether there was one. Deleting what is not there is fine."""
+        key = check_path(path)
+        self._refuse_early("stage")
+
+        def is_known(record: BranchRecord) -> bool:
+            layers = Layers(self._cell, self._core.commits, record)
+            return layers.find_staged(key) is not None or layers.find(path, key) is not None
+
+        # the only case without a tombstone: no layer holds the path, and a fresh read shows the same layers
+        if not consistently(self._cell, self.branch_id, is_known):
+            return False
+        stage_one(self._cell, self.branch_id, key, encode_staged(TOMBSTONE))
+        return True
+
+    def delete_many(self, paths: Iterable[str]) -> int:
+        """Delete several objects with one check of the branch, whether they are there or not; returns their number."""
+        value = encode_staged(TOMBSTONE)
+        pairs = [(key, value) for key in distinct_keys(list(paths))]
+        if pairs:
+            stage_many(self._cell, self.branch_id, pairs)
+        return len(pairs)
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Delete everything below a prefix at one instant; returns the number of objects."""
+        value = encode_staged(TOMBSTONE)
+        check_prefix(prefix)
+
+        def compute(record: BranchRecord) -> Computed:
+            return Computed([(path.encode(), value) for path, _ in self._sealed(record, prefix)], reads_layers=True)
+
+        return attach_changes(self._cell, self.branch_id, compute)
+
+    def copy(self, source: str, target: str, *, ref: Ref | str | None = None) -> int:
+        """Copy an object, or with a trailing "/" everything below a prefix, without copying bytes.
+
+        All copies appear at one instant. Returns their number.
+
+        Args:
+            ref: where the source is; this branch by default.
+        """
+        return self._move(source, target, self if ref is None else self._other(ref), is_rename=False)
+
+    def rename(self, source: str, target: str) -> int:
+        """Rename an object, or with a trailing "/" everything below a prefix, at one instant; returns the number."""
+        return self._move(source, target, self, is_rename=True)
+
+    def _move(self, source: str, target: str, ref: Ref, *, is_rename: bool) -> int:
+        check_path(source)
+        check_path(target)
+        is_prefix = source.endswith("/")
+        if is_prefix != target.endswith("/"):
+            raise UsageError(f"{source!r} and {target!r} must both end with '/', or neither.")
+        if is_prefix and is_rename and (target.startswith(source) or source.startswith(target)):
+            raise UsageError(f"{source!r} cannot be renamed into {target!r}: one lies in the other.")
+        if source == target:
+            raise UsageError(f"{source!r} cannot be copied onto itself.")
+
+        def compute(record: BranchRecord) -> Computed:
+            if ref is self:
+                found = self._sealed(record, source, exactly=not is_prefix)
+            else:
+                found = _entries_of(ref, source, exactly=not is_prefix)
+            if not found:
+                raise ObjectNotFound(
+                    f"There is {'nothing below' if is_prefix else 'no object'} {source!r} in {ref!r}.",
+                    next="`strandline ls` lists what there is.",
+                )
+            pairs = {path.encode(): encode_staged(TOMBSTONE) for path, _ in found} if is_rename else {}
+            for path, entry in found:
+                pairs[check_path(target + path[len(source) :])] = encode_staged(entry)
+            return Computed(list(pairs.items()), reads_layers=True)
+
+        staged = attach_changes(self._cell, self.branch_id, compute)
+        return staged // 2 if is_rename else staged
+
+    def _sealed(self, record: BranchRecord, prefix: str, *, exactly: bool = False) -> list[tuple[str, Entry]]:
+        """What the sealed layers and the tree of a record hold; the staging token above them is left out."""
+        layers = Layers(self._cell, self._core.commits, without_staging(record))
+        if exactly:
+            entry = layers.find(prefix, prefix.encode())
+            return [] if entry is None else [(prefix, entry)]
+        start, end = key_range(prefix)
+        high = None if end is None else end.encode()
+        low: bytes | None = start.encode()
+        found: list[tuple[str, Entry]] = []
+        while low is not None:
+            rows, reach = layers.window(low, high, READ_WINDOW_ROWS)
+            found += entries_of(rows)
+            low = None if reach is None else reach + b"\0"
+        return found
+
+    def replace_prefix(
+        self, prefix: str, keep: Callable[[str], bool], entries: Sequence[tuple[str, Entry]]
+    ) -> int:
+        """Put entries below a prefix and delete what is there and not kept, at one instant.
+
+        Args:
+            keep: which of the present paths stay.
+        """
+        keys = distinct_keys([path for path, _ in entries])
+        new = list(zip(keys, [encode_staged(entry) for _, entry in entries], strict=True))
+        written = set(keys)
+        value = encode_staged(TOMBSTONE)
+
+        def compute(record: BranchRecord) -> Computed:
+            present = [path for path, _ in self._sealed(record, prefix) if not keep(path)]
+            gone = [(key, value) for key in map(str.encode, present) if key not in written]
+            return Computed(new + gone, reads_layers=True)
+
+        return attach_changes(self._cell, self.branch_id, compute)
+
+    def uncommitted(self, prefix: str = "") -> Diff:
+        """The changes that a commit would make."""
+        low, high = key_range(prefix)
+        return Diff(
+            lambda: iter([uncommitted(self._cell, self._core.commits, self.branch_id, low, high)])
+        )
+
+    def reset(self, path: str | None = None, *, prefix: str | None = None) -> None:
+        """Throw staged changes away: all, those of a path, or those below a prefix."""
+        if path is not None and prefix is not None:
+            raise UsageError("A reset takes a path or a prefix, not both.")
+        if path is not None:
+            check_path(path)
+            reset_range(self._cell, self._core.commits, self.branch_id, path, path + "\0")
+        elif prefix:
+            check_prefix(prefix)
+            reset_range(self._cell, self._core.commits, self.branch_id, *key_range(prefix))
+        else:
+            reset_all(self._cell, self.branch_id)
+
+    # --- committing ---------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        message: str,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        date: datetime | None = None,
+        allow_empty: bool = False,
+    ) -> Commit:
+        """Commit everything staged; writers go on meanwhile.
+
+        Raises:
+            NothingToCommit: nothing is staged in effect and `allow_empty` is not set.
+        """
+        draft = self._draft(message, metadata, committer, date, allow_empty)
+        record = commit_branch(self._cell, self._core.commits, self.branch_id, draft)
+        self._core.committed()
+        return record
+
+    def _draft(
+        self,
+        message: str,
+        metadata: Mapping[str, str] | None,
+        committer: str | None,
+        date: datetime | None,
+        allow_empty: bool = False,
+    ) -> Draft:
+        if not isinstance(message, str) or not message.strip() or len(message) > MESSAGE_MAX_CHARS:
+            raise UsageError(
+                f"A commit needs a message of 1 to {MESSAGE_MAX_CHARS:,} characters.",
+                next="Say what the commit changes and why.",
+            )
+        check_metadata(metadata)
+        stores = self._core.stores
+        moment = stores.clock.now_us() if date is None else to_us(date)
+        return Draft(message, committer or stores.committer, dict(metadata or {}), moment, allow_empty)
+
+    def merge(
+        self,
+        source: Ref | str,
+        message: str | None = None,
+        *,
+        strategy: MergeStrategy = None,
+        squash: bool = False,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        date: datetime | None = None,
+    ) -> Commit:
+        """Merge the commits of another ref into this branch, as one merge commit.
+
+        Args:
+            strategy: "source-wins" or "dest-wins" for all conflicts, or a map of path prefixes to them.
+            squash: make a commit with one parent, as if its changes had been made here.
+
+        Raises:
+            MergeConflict: both sides changed the same paths in different ways.
+            UncommittedChanges: this branch has staged changes.
+            NothingToMerge: the source has nothing new.
+        """
+        other = self._other(source)
+        text = message if message is not None else f"Merge {other.expression} into {self.name}"
+        draft = self._draft(text, metadata, committer, date)
+        return merge_into(self._core, self, other, draft, strategy, squash)
+
+    def revert(
+        self, commit: Ref | str, message: str | None = None, *, parent: int | None = None, committer: str | None = None
+    ) -> Commit:
+        """Commit the opposite of what a commit did.
+
+        Args:
+            parent: of a merge commit, the parent (from 1) whose side stays.
+        """
+        target = self._other(commit)
+        text = message if message is not None else f"Revert {target.commit_info.message!r} ({target.id[:12]})"
+        return revert(self._core, self, target, self._draft(text, None, committer, None), parent)
+
+    def cherry_pick(
+        self, commit: Ref | str, message: str | None = None, *, parent: int | None = None, committer: str | None = None
+    ) -> Commit:
+        """Commit again, here, what a commit did elsewhere."""
+        target = self._other(commit)
+        text = message if message is not None else target.commit_info.message
+        return cherry_pick(self._core, self, target, self._draft(text, None, committer, None), parent)
+
+    def hard_reset(self, ref: Ref | str, *, force: bool = False) -> None:
+        """Move the head to any commit. Staged changes forbid it, unless `force` throws them away."""
+        reset_head(self._cell, self.branch_id, self._other(ref).id, force=force, commits=self._core.commits)
+
+    def import_objects(
+        self,
+        source: str | Path,
+        destination: str = "",
+        message: str | None = None,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+    ) -> Imported:
+        """Commit references to objects that exist already, in a local folder or below a URL such as s3://bucket/prefix.
+
+        No bytes are copied. What is at the same paths already is replaced; the rest stays.
+        """
+        from strandline.repository.importing import import_objects
+
+        text = message if message is not None else f"Import {source} as {destination or '/'}"
+        return import_objects(self._core, self, str(source), destination, self._draft(text, metadata, committer, None))
+
+    # --- other branches -----------------------------------------------------------------------------------------------
+
+    def create_branch(self, name: str, *, exist_ok: bool = False) -> Branch:
+        """Make a branch at this one's head; staged changes stay here."""
+        from strandline.repository.branches import create_branch
+
+        return create_branch(self._core, name, self, exist_ok=exist_ok)
+
+
+class _TextWriter(io.TextIOWrapper):
+    """Text over an `ObjectWriter`: a failing `with` block leaves no object."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is not None:
+            cast("ObjectWriter", self.detach()).discard()
+        else:
+            self.close()
+
+
+def without_staging(record: BranchRecord) -> BranchRecord:
+    from msgspec.structs import replace
+
+    sealed = record.sealed_tokens
+    return replace(record, staging_token=sealed[0], sealed_tokens=sealed[1:])
+
+
+def _entries_of(ref: Ref, prefix: str, *, exactly: bool) -> list[tuple[str, Entry]]:
+    if exactly:
+        entry = ref._find(prefix, check_path(prefix))
+        return [] if entry is None else [(prefix, entry)]
+    return [pair for rows in ref.list(prefix).tables() for pair in entries_of(rows)]
+
+
+def distinct_keys(paths: Sequence[str]) -> list[bytes]:
+    """The keys of paths; refuses a path that occurs twice."""
+    keys = [check_path(path) for path in paths]
+    if len(set(keys)) != len(keys):
+        seen: set[str] = set()
+        twice = sorted({path for path in paths if path in seen or seen.add(path)})  # type: ignore[func-returns-value]
+        raise UsageError(f"A path occurs twice in one call: {twice[0]!r}.", next="Give each path once.")
+    return keys
+
+

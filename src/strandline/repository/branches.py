@@ -1,0 +1,150 @@
+"""Making and deleting the names of a repository: branches and tags under one key each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import replace
+
+from strandline.branch.cell import MAX_ATTEMPTS, Moved, contention, update
+from strandline.branch.record import Branch as BranchRecord
+from strandline.branch.record import Deleted, RefRecord, Tag, refuse_blocked
+from strandline.branch.token_queue import dropped, put_item
+from strandline.envelope import decode, encode
+from strandline.errors import AlreadyExists, NotAllowed, RefNotFound, StoreUnavailable
+from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, new_id
+from strandline.kv.store import ABSENT, PredicateFailed
+from strandline.repository.core import RepositoryCore
+from strandline.repository.expressions import Target, read_ref
+from strandline.repository.record import PARTITION, RepositoryRecord, blocked_actions
+
+if TYPE_CHECKING:
+    from strandline.repository.branch import Branch
+    from strandline.repository.ref import Ref
+
+
+def repository_record(core: RepositoryCore) -> tuple[bytes, RepositoryRecord]:
+    raw = core.stores.kv.get(PARTITION, core.name.encode())
+    record = None if raw is None else decode(RepositoryRecord, raw, f"repository {core.name!r}")
+    if raw is None or record is None or record.id != core.stores.repository_id or record.state != "active":
+        raise RefNotFound(f"Repository {core.name!r} of this handle was deleted.", next="Open it anew.")
+    return raw, record
+
+
+def create_name(core: RepositoryCore, name: str, record: BranchRecord | Tag) -> bool:
+    """Take a name for a branch or a tag; False if somebody has it.
+
+    Invariant: one key holds either kind, and it is taken by a swap against "absent" or against the tombstone of a
+    deleted name, so of all who race for it one wins.
+    """
+    raw, held = read_ref(core.stores, name)
+    if held is not None and not isinstance(held, Deleted):
+        return False
+    value = encode(record)
+    try:
+        core.stores.kv.set_if(core.stores.refs, name.encode(), value, ABSENT if raw is None else raw)
+    except PredicateFailed:
+        return False
+    except StoreUnavailable as error:
+        if error.happened == "no":
+            raise
+        now, _ = read_ref(core.stores, name)
+        if now != value:
+            raise
+    return True
+
+
+def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: bool) -> Branch:
+    from strandline.repository.branch import Branch
+
+    check_ref_name(name)
+    raw, settings = repository_record(core)
+    if settings.read_only:
+        refuse_blocked(_probe(settings, name), "stage", name)
+    record = BranchRecord(
+        branch_id=BranchId(new_id()),
+        head=source.id,
+        staging_token=StagingToken(new_id()),
+        created_at=core.stores.clock.now_us(),
+        blocked=blocked_actions(settings, name),
+        write_ids=(new_id(),),
+    )
+    if not create_name(core, name, record):
+        _, held = read_ref(core.stores, name)
+        if exist_ok and isinstance(held, BranchRecord):
+            return Branch(core, name, Target("branch", held.head, name, held.branch_id))
+        raise _taken(name, held)
+    now, latest = repository_record(core)
+    if now != raw:  # rules that changed meanwhile may not have seen this branch
+        update(core.cell(name), record.branch_id, lambda seen: replace(seen, blocked=blocked_actions(latest, name)))
+    return Branch(core, name, Target("branch", record.head, name, record.branch_id))
+
+
+def _probe(settings: RepositoryRecord, name: str) -> BranchRecord:
+    return BranchRecord(
+        branch_id=BranchId(""),
+        head=CommitId(""),
+        staging_token=StagingToken(""),
+        created_at=0,
+        blocked=blocked_actions(settings, name),
+    )
+
+
+def _taken(name: str, held: RefRecord | None) -> AlreadyExists:
+    kind = "tag" if isinstance(held, Tag) else "branch"
+    return AlreadyExists(f"There is a {kind} {name!r} already.", next="Take another name, or delete it first.")
+
+
+def delete_branch(core: RepositoryCore, name: str) -> None:
+    """Delete a branch with what is staged on it; its commits stay as long as anything refers to them."""
+    _, settings = repository_record(core)
+    if name == settings.default_branch:
+        raise NotAllowed(
+            f"{name!r} is the default branch of {core.name!r} and cannot be deleted.",
+            next="Make another branch the default first: repository.set_default_branch(…).",
+        )
+    cell = core.cell(name)
+    for _ in range(MAX_ATTEMPTS):
+        seen = cell.read()
+        refuse_blocked(seen.branch, "delete", name)
+        put_item(core.stores, dropped(name, seen.branch, seen.branch.tokens))
+        try:
+            cell.swap(seen, Deleted(was="branch", deleted_at=core.stores.clock.now_us(), tokens=seen.branch.tokens))
+            return
+        except Moved:
+            continue
+    raise contention(name)
+
+
+def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:
+    check_ref_name(name, "tag")
+    _, settings = repository_record(core)
+    if settings.read_only:
+        refuse_blocked(_probe(settings, name), "stage", name)
+    if not create_name(core, name, Tag(commit=source.id, created_at=core.stores.clock.now_us())):
+        raise _taken(name, read_ref(core.stores, name)[1])
+
+
+def delete_tag(core: RepositoryCore, name: str) -> None:
+    raw, held = read_ref(core.stores, name)
+    if raw is None or not isinstance(held, Tag):
+        raise RefNotFound(f"There is no tag {name!r}.", next="`strandline tag list` shows the tags.")
+    _, settings = repository_record(core)
+    if settings.read_only:
+        refuse_blocked(_probe(settings, name), "stage", name)
+    gone = Deleted(was="tag", deleted_at=core.stores.clock.now_us())
+    try:
+        core.stores.kv.set_if(core.stores.refs, name.encode(), encode(gone), raw)
+    except PredicateFailed:
+        raise RefNotFound(f"The tag {name!r} was deleted by somebody else.") from None
+
+
+def list_names(core: RepositoryCore, kind: Literal["branch", "tag"], prefix: str = "") -> Iterator[tuple[str, RefRecord]]:
+    wanted = BranchRecord if kind == "branch" else Tag
+    for key, value in core.stores.kv.scan(core.stores.refs, prefix.encode()):
+        if not key.startswith(prefix.encode()):
+            return
+        record = decode(RefRecord, value, f"ref {key.decode()!r}")
+        if isinstance(record, wanted):
+            yield key.decode(), record

@@ -1,0 +1,183 @@
+"""Creating, finding and deleting repositories."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec.structs import replace
+
+from strandline.blob import BlobExists, BlobNotFound, BlobStore
+from strandline.branch.commits import commit_pair, make_commit
+from strandline.branch.record import Branch, Deleted, RefRecord
+from strandline.branch.stores import Stores
+from strandline.branch.token_queue import dropped, put_item, sweep
+from strandline.clock import Clock
+from strandline.envelope import decode, encode
+from strandline.errors import AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
+from strandline.ids import BranchId, RepositoryId, StagingToken, check_ref_name, check_repository_name, new_id
+from strandline.kv.store import ABSENT, PredicateFailed, Store
+from strandline.repository.record import PARTITION, RepositoryRecord
+from strandline.tree.store import EMPTY
+
+MARKER = "_strandline/repository.json"
+"""Lies in every storage namespace and says whose it is."""
+FIRST_MESSAGE = "Repository created"
+DELETE_ATTEMPTS = 20
+
+
+class Marker(msgspec.Struct, frozen=True):
+    format: int
+    repository_id: RepositoryId
+    repository: str
+
+
+def read_record(kv: Store, name: str) -> tuple[bytes | None, RepositoryRecord | None]:
+    raw = kv.get(PARTITION, name.encode())
+    return raw, None if raw is None else decode(RepositoryRecord, raw, f"repository {name!r}")
+
+
+def find_repository(kv: Store, name: str) -> RepositoryRecord:
+    """The record of a repository that is in use; raises `RepositoryNotFound`."""
+    check_repository_name(name)
+    _, record = read_record(kv, name)
+    if record is None or record.state != "active":
+        state = "is being deleted" if record is not None and record.state == "deleting" else "does not exist"
+        raise RepositoryNotFound(
+            f"Repository {name!r} {state}.",
+            next="`strandline repo list` shows the repositories; create=True makes one.",
+        )
+    return record
+
+
+def list_repositories(kv: Store) -> Iterator[RepositoryRecord]:
+    for key, value in kv.scan(PARTITION):
+        record = decode(RepositoryRecord, value, f"repository {key.decode()!r}")
+        if record.state == "active":
+            yield record
+
+
+def create_repository(
+    kv: Store, clock: Clock, record: RepositoryRecord, blobs: BlobStore, committer: str, make_stores: object
+) -> RepositoryRecord:
+    """Make a repository: its namespace, its first commit and branch, and last of all its name.
+
+    Whoever sees the name sees a complete repository. Of two who create it at once, one gets `AlreadyExists`.
+    """
+    check_repository_name(record.name)
+    check_ref_name(record.default_branch)
+    raw, held = read_record(kv, record.name)
+    if held is not None and held.state != "deleted":
+        raise _taken(record.name)
+    _refuse_overlap(kv, record, blobs)
+    _take_namespace(blobs, record)
+    stores: Stores = make_stores(record)  # type: ignore[operator]
+    now = clock.now_us()
+    first = make_commit(EMPTY, (), message=FIRST_MESSAGE, committer=committer, metadata={}, date_us=now)
+    kv.set_many(stores.records, [commit_pair(first)])
+    branch = Branch(
+        branch_id=BranchId(new_id()),
+        head=first.id,
+        staging_token=StagingToken(new_id()),
+        created_at=now,
+        write_ids=(new_id(),),
+    )
+    kv.set(stores.refs, record.default_branch.encode(), encode(branch))
+    try:
+        kv.set_if(PARTITION, record.name.encode(), encode(record), ABSENT if raw is None else raw)
+    except PredicateFailed:
+        _forget(kv, stores, blobs)
+        raise _taken(record.name) from None
+    except StoreUnavailable as error:
+        if error.happened == "no" or read_record(kv, record.name)[1] != record:
+            raise
+    return record
+
+
+def _taken(name: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"There is a repository {name!r} already.", next="Open it without create=True, or take another name."
+    )
+
+
+def _forget(kv: Store, stores: Stores, blobs: BlobStore) -> None:
+    for partition in (stores.refs, stores.records):
+        kv.delete_many(partition, [key for key, _ in kv.scan(partition)])
+    blobs.delete_many([MARKER])
+
+
+def _refuse_overlap(kv: Store, record: RepositoryRecord, blobs: BlobStore) -> None:
+    """Refuse a namespace that lies in another repository's, or around it."""
+    if "://" not in record.namespace:
+        return  # names below the lake's own store contain the repository's unique id
+    mine = record.namespace.partition("?")[0].rstrip("/") + "/"
+    for other in list_repositories(kv):
+        theirs = other.namespace.partition("?")[0].rstrip("/") + "/"
+        if mine.startswith(theirs) or theirs.startswith(mine):
+            raise AlreadyExists(
+                f"The storage namespace {record.namespace!r} overlaps that of repository {other.name!r}.",
+                next="Give each repository a prefix of its own.",
+            )
+
+
+def _take_namespace(blobs: BlobStore, record: RepositoryRecord) -> None:
+    """Write the marker; the probe that the namespace can be written and read, and that nobody else has it."""
+    marker = msgspec.json.encode(Marker(1, record.id, record.name))
+    try:
+        blobs.put(MARKER, marker, "create")
+        if blobs.get(MARKER) != marker:
+            raise StoreUnavailable(f"{blobs.url} gives back other bytes than were written.", happened="unknown")
+    except BlobExists:
+        raise AlreadyExists(
+            f"The storage namespace {blobs.url} belongs to a repository already.",
+            next=f"Use another prefix; or, if that repository is gone, delete {MARKER} and what lies beside it.",
+        ) from None
+    except BlobNotFound:
+        raise StoreUnavailable(f"{blobs.url} does not return what was just written.", happened="unknown") from None
+
+
+def delete_repository(kv: Store, name: str, clock: Clock, make_stores: object) -> RepositoryRecord:
+    """Delete a repository's metadata: mark it, turn its branches into tombstones, and only then clean up.
+
+    A crash in between leaves a repository that is marked; deleting it again goes on. The bytes stay where they are.
+    """
+    check_repository_name(name)
+    raw, record = read_record(kv, name)
+    if raw is None or record is None or record.state == "deleted":
+        find_repository(kv, name)
+        raise AssertionError("unreachable")
+    if record.read_only:
+        raise NotAllowed(f"Repository {name!r} is read-only.", next="Make it writable first: set_read_only(False).")
+    if record.state == "active":
+        marked = replace(record, state="deleting")
+        try:
+            kv.set_if(PARTITION, name.encode(), encode(marked), raw)
+        except PredicateFailed:
+            raise Contention(f"Repository {name!r} was changed meanwhile.", next="Repeat the call.") from None
+        raw, record = encode(marked), marked
+    stores: Stores = make_stores(record)  # type: ignore[operator]
+    for key, _ in list(kv.scan(stores.refs)):
+        _bury(stores, key, clock)
+    sweep(stores, after_s=0, again_after_s=0)
+    kv.delete_many(stores.records, [key for key, _ in kv.scan(stores.records)])
+    kv.set_if(PARTITION, name.encode(), encode(replace(record, state="deleted")), raw)
+    return record
+
+
+def _bury(stores: Stores, key: bytes, clock: Clock) -> None:
+    """Turn a branch into its tombstone, so that no handle can write to it any more."""
+    for _ in range(DELETE_ATTEMPTS):
+        raw = stores.kv.get(stores.refs, key)
+        held = None if raw is None else decode(RefRecord, raw, f"ref {key.decode()!r}")
+        if raw is None or isinstance(held, Deleted):
+            return
+        tokens = held.tokens if isinstance(held, Branch) else ()
+        if isinstance(held, Branch):
+            put_item(stores, dropped(key.decode(), held, held.tokens))
+        gone = Deleted(was="branch" if tokens else "tag", deleted_at=clock.now_us(), tokens=tokens)
+        try:
+            stores.kv.set_if(stores.refs, key, encode(gone), raw)
+            return
+        except PredicateFailed:
+            continue
+    raise Contention(f"Others keep changing {key.decode()!r}.", next="Repeat the call.")

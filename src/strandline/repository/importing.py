@@ -1,0 +1,126 @@
+"""Import by reference: a commit that points to objects where they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.blob import BlobInfo, open_store
+from strandline.branch.commit import Draft
+from strandline.branch.commits import Commit, make_commit
+from strandline.branch.heads import NewHead, set_head
+from strandline.errors import NotFound, some_paths
+from strandline.ids import after_prefix, check_path, check_prefix
+from strandline.repository.core import RepositoryCore
+from strandline.tree.apply import apply
+from strandline.tree.diff import Difference
+from strandline.tree.rows import SCHEMA, Changes
+
+if TYPE_CHECKING:
+    from strandline.repository.branch import Branch
+
+BATCH_ROWS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import did: the number of objects found, and the commit; None if every one was there already."""
+
+    objects: int
+    commit: Commit | None
+
+
+class _NothingNew(Exception):
+    pass
+
+
+def import_objects(core: RepositoryCore, branch: Branch, source: str, destination: str, draft: Draft) -> Imported:
+    """Commit references to everything below `source` at paths below `destination`."""
+    check_prefix(destination)
+    changes = _references(source, destination)
+    if not len(changes):
+        raise NotFound(f"There is no object at {source!r}.", next="Check the folder or the URL.")
+    low, high = destination, after_prefix(destination.encode())
+
+    def in_the_way(staged: Difference) -> list[str]:
+        end = None if high is None else high.decode(errors="surrogateescape")
+        paths: list[str] = staged.paths.to_pylist()
+        return [path for path in paths if path >= low and (end is None or path < end)]
+
+    def compute(head: Commit) -> NewHead:
+        batches = (changes.slice(at, min(at + BATCH_ROWS, len(changes))) for at in range(0, len(changes), BATCH_ROWS))
+        applied = apply(core.stores.trees, core.commits.tree(head.id), batches)
+        if not applied.changed:
+            raise _NothingNew
+        record = make_commit(
+            applied.tree,
+            (head,),
+            message=draft.message,
+            committer=draft.committer,
+            metadata=draft.metadata,
+            date_us=draft.date_us,
+        )
+        return NewHead(record, applied.tree)
+
+    try:
+        record = set_head(core.cell(branch.name), core.commits, branch.branch_id, "commit", compute, in_the_way)
+    except _NothingNew:
+        return Imported(len(changes), None)
+    core.committed()
+    return Imported(len(changes), record)
+
+
+def _references(source: str, destination: str) -> Changes:
+    """Rows for all blobs of a source, sorted by path."""
+    root, prefix = _split(source)
+    store = open_store(root)
+    found = [info for page in store.list_pages(prefix) for info in page]
+    cut = prefix.rfind("/") + 1
+    paths = [destination + info.key[cut:] for info in found]
+    for path in islice(paths, 0, None, max(1, len(paths) // 1000)):
+        check_path(path)
+    longest = max(paths, key=len, default="x")
+    check_path(longest)
+    order = sorted(range(len(paths)), key=paths.__getitem__)
+    infos: list[BlobInfo] = [found[i] for i in order]
+    base = store.url.partition("?")[0].rstrip("/") + "/"
+    addresses = [base + quote(info.key, safe="/=:@+,~()!'$&*;") for info in infos]
+    rows = pa.Table.from_arrays(
+        [
+            pa.array([paths[i] for i in order], pa.string()),
+            pa.array(addresses, pa.string()),
+            pa.array([info.size for info in infos], pa.int64()),
+            pa.array([f"etag:{info.etag}" for info in infos], pa.string()),
+            pa.array([info.modified_at_us for info in infos], pa.int64()).cast(SCHEMA.field("modified_at").type),
+            pa.nulls(len(infos), pa.string()),
+            pa.nulls(len(infos), pa.string()),
+        ],
+        schema=SCHEMA,
+    )
+    _refuse_odd_paths(paths)
+    return Changes(rows, np.zeros(len(infos), np.bool_))
+
+
+def _refuse_odd_paths(paths: list[str]) -> None:
+    odd = [path for path in paths if "\0" in path or not path]
+    if odd:
+        raise NotFound(f"Some objects have no valid path: {some_paths(odd)}.")
+
+
+def _split(source: str) -> tuple[str, str]:
+    """The root to open and the prefix to list: of a local folder the folder itself and everything in it."""
+    if "://" not in source:
+        folder = Path(source).resolve()
+        if not folder.is_dir():
+            raise NotFound(f"There is no folder {source!r}.", next="Give a folder, or a URL such as s3://bucket/prefix.")
+        return str(folder), ""
+    parts = urlsplit(source)
+    if parts.scheme == "file":
+        return source, ""
+    return urlunsplit(parts._replace(path="/")), parts.path.lstrip("/")

@@ -1,0 +1,290 @@
+"""Reading: a handle on a commit, a tag, a branch as it stands, or the staged part of a branch."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from strandline.blob import BlobNotFound
+from strandline.branch.commits import Commit
+from strandline.branch.view import tree_window, uncommitted
+from strandline.clock import Microseconds, to_us
+from strandline.errors import InvalidRef, ObjectMissing, ObjectNotFound, UsageError
+from strandline.ids import CommitId, after_prefix, check_path
+from strandline.repository.core import RepositoryCore
+from strandline.repository.differences import Diff
+from strandline.repository.expressions import Target, parse_time, resolve
+from strandline.repository.history import Log, LogFilter
+from strandline.repository.listing import Listing
+from strandline.repository.results import ObjectInfo, as_info
+from strandline.tree.diff import Difference, diff
+from strandline.tree.rows import Entry
+from strandline.tree.store import Tree
+
+if TYPE_CHECKING:
+    from strandline.tables.table import Table
+
+COPY_THREADS = 8
+COPY_BUFFER_BYTES = 1 << 20
+
+
+class Ref:
+    """Something that can be read: here a commit, which never changes. `Branch` is a `Ref` too.
+
+    Safe to share between threads; usable after a fork; pickles without secrets.
+    """
+
+    def __init__(self, core: RepositoryCore, expression: str, target: Target) -> None:
+        self._core = core
+        self.expression = expression
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._core.name}/{self.expression}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen_ref, (self._core.reopen, self.expression)
+
+    # --- what the kinds of refs do differently ------------------------------------------------------------------------
+
+    @property
+    def id(self) -> CommitId:
+        """The commit; of a branch, its head right now."""
+        return self._target.commit
+
+    def _find(self, path: str, key: bytes) -> Entry | None:
+        return self._core.stores.trees.find(self._tree(), path)
+
+    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        return tree_window(self._core.stores.trees, self._tree(), start, end, limit)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _tree(self) -> Tree:
+        return self._core.commits.tree(self.id)
+
+    @property
+    def commit_info(self) -> Commit:
+        """The commit's record: message, date, parents, metadata."""
+        return self._core.commits.get(self.id)
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The object at a path, or None."""
+        entry = self._find(path, check_path(path))
+        return None if entry is None else as_info(path, entry)
+
+    def stat(self, path: str) -> ObjectInfo:
+        """The object at a path.
+
+        Raises:
+            ObjectNotFound: there is none.
+        """
+        found = self.find(path)
+        if found is None:
+            raise ObjectNotFound(
+                f"There is no object {path!r} in {self._core.name}/{self.expression}.",
+                next=f"`strandline ls {self._core.name}/{self.expression}/` lists what there is.",
+            )
+        return found
+
+    def exists(self, path: str) -> bool:
+        return self.find(path) is not None
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes of an object, or of a part of it.
+
+        Raises:
+            ObjectNotFound: there is no object at the path.
+            ObjectMissing: there is, but its bytes are gone from the object store.
+        """
+        info = self.stat(path)
+        blobs, key = self._core.resolver.resolve(info.physical_address)
+        try:
+            return blobs.get(key, start, end)
+        except BlobNotFound:
+            raise self._missing(info) from None
+
+    get = read
+
+    def open(self, path: str, mode: str = "rb") -> IO[Any]:
+        """A file over an object: "rb" for bytes, "r" for text."""
+        if mode not in ("rb", "r"):
+            raise UsageError(
+                f"{self.expression!r} cannot be opened with mode {mode!r}.", next="Only branches can be written."
+            )
+        info = self.stat(path)
+        blobs, key = self._core.resolver.resolve(info.physical_address)
+        try:
+            file = blobs.open_read(key)
+        except BlobNotFound:
+            raise self._missing(info) from None
+        return file if mode == "rb" else io.TextIOWrapper(cast("BinaryIO", file), "utf-8")
+
+    def _missing(self, info: ObjectInfo) -> ObjectMissing:
+        return ObjectMissing(
+            f"The bytes of {info.path!r} in {self._core.name}/{self.expression} are gone: there is nothing at "
+            f"{info.physical_address!r}.",
+            next="Restore them from a backup of the object store, or read the path from another commit.",
+        )
+
+    def list(
+        self, prefix: str = "", *, delimiter: str = "", after: str = "", amount: int | None = None
+    ) -> Listing:
+        """The objects below a prefix, in byte order of their paths.
+
+        Args:
+            delimiter: paths with a delimiter after the prefix are shown once, as `CommonPrefix`.
+            after: begin behind this path.
+            amount: at most so many.
+        """
+        return Listing(self._window, prefix, delimiter, after, amount)
+
+    def log(
+        self,
+        *,
+        amount: int | None = None,
+        first_parent: bool = False,
+        paths: Sequence[str] = (),
+        prefixes: Sequence[str] = (),
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+    ) -> Log:
+        """The history, newest first; filters are those of `LogFilter`, times may be written as in ref expressions."""
+        now = self._core.stores.clock.now_us()
+        wanted = LogFilter(
+            first_parent, tuple(paths), tuple(prefixes), _moment(since, now), _moment(until, now), amount
+        )
+        return Log(self._core.commits, self.id, wanted)
+
+    def diff(self, other: Ref | str, prefix: str = "") -> Diff:
+        """What changes from this ref's commit to that of another one; what is staged does not count."""
+        left, right = self.id, self._other(other).id
+        low, high = key_range(prefix)
+        trees, commits = self._core.stores.trees, self._core.commits
+        return Diff(lambda: diff(trees, commits.tree(left), commits.tree(right), low, high))
+
+    def _other(self, other: Ref | str) -> Ref:
+        if isinstance(other, Ref):
+            if other._core.stores.repository_id != self._core.stores.repository_id:
+                raise UsageError(f"{other!r} is a ref of another repository.", next="Use refs of one repository.")
+            return other
+        return open_ref(self._core, other)
+
+    # --- taking bytes out ---------------------------------------------------------------------------------------------
+
+    def download(self, path: str, target: str | Path) -> Path:
+        """Copy an object into a local file, which is replaced only when all bytes are there."""
+        target = Path(target)
+        partial = target.with_name(f".{target.name}.part")
+        try:
+            with self.open(path) as source, partial.open("wb") as file:
+                shutil.copyfileobj(source, file, COPY_BUFFER_BYTES)
+            partial.replace(target)
+        except OSError as error:
+            raise UsageError(f"{str(target)!r} cannot be written: {error.strerror}.", next="Check the path.") from error
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    def export(
+        self, target: str | Path, prefix: str = "", *, progress: Callable[[ObjectInfo], None] | None = None
+    ) -> int:
+        """Copy all objects below a prefix into a plain folder that any tool reads; returns their number.
+
+        Paths below the folder are those of the lake without the part of the prefix up to its last "/". A folder that
+        holds anything is refused.
+        """
+        root = Path(target)
+        if root.exists() and (not root.is_dir() or any(root.iterdir())):
+            raise UsageError(f"{str(root)!r} exists and is not an empty folder.", next="Export into a new folder.")
+        cut = prefix.rfind("/") + 1
+        lock = threading.Lock()
+
+        def copy(info: ObjectInfo) -> None:
+            place = root / info.path[cut:]
+            if not place.resolve().is_relative_to(root.resolve()) or info.path.endswith("/"):
+                raise UsageError(f"{info.path!r} has no place in a folder.", next="Export a prefix without it.")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            self._copy_out(info, place)
+            if progress is not None:
+                with lock:
+                    progress(info)
+
+        root.mkdir(parents=True, exist_ok=True)
+        with ThreadPoolExecutor(COPY_THREADS, "strandline-export") as pool:
+            return sum(1 for _ in pool.map(copy, cast("Iterator[ObjectInfo]", iter(self.list(prefix)))))
+
+    def _copy_out(self, info: ObjectInfo, place: Path) -> None:
+        blobs, key = self._core.resolver.resolve(info.physical_address)
+        try:
+            with blobs.open_read(key) as source, place.open("wb") as file:
+                shutil.copyfileobj(source, file, COPY_BUFFER_BYTES)
+        except BlobNotFound:
+            raise self._missing(info) from None
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+
+    def table(self, path: str) -> Table:
+        """The table at a path; see `strandline.tables`."""
+        from strandline.tables.table import Table
+
+        return Table(self, path)
+
+
+class StagedRef(Ref):
+    """`main$`: only what is staged on a branch, as the changes that a commit would make."""
+
+    def _find(self, path: str, key: bytes) -> Entry | None:
+        part = self._differences(path, path + "\0")
+        if not len(part) or part.right.column("checksum")[0].as_py() is None:
+            return None
+        from strandline.tree.rows import entries_of
+
+        return entries_of(part.right)[0][1]
+
+    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        part = self._differences(start.decode(), None if end is None else end.decode())
+        rows = part.right.filter(pa.compute.is_valid(part.right.column("checksum")))
+        return rows.combine_chunks(), None
+
+    def _differences(self, start: str, end: str | None) -> Difference:
+        cell = self._core.cell(self._target.name)
+        return uncommitted(cell, self._core.commits, self._target.branch_id, start, end)
+
+
+def key_range(prefix: str) -> tuple[str, str | None]:
+    """The half-open range of paths below a prefix."""
+    end = after_prefix(prefix.encode()) if prefix else None
+    return prefix, None if end is None else end.decode(errors="surrogateescape")
+
+
+def _moment(when: datetime | str | None, now: Microseconds) -> Microseconds | None:
+    if when is None:
+        return None
+    return parse_time(when, now) if isinstance(when, str) else to_us(when)
+
+
+def open_ref(core: RepositoryCore, expression: str) -> Ref:
+    """The handle of a ref expression: a `Branch` if it names one as it stands."""
+    target = resolve(core.stores, core.commits, expression)
+    if target.kind == "branch":
+        from strandline.repository.branch import Branch
+
+        return Branch(core, expression, target)
+    return (StagedRef if target.kind == "staged" else Ref)(core, expression, target)
+
+
+def _reopen_ref(reopen: tuple[Callable[..., Any], tuple[Any, ...]], expression: str) -> Ref:
+    make, arguments = reopen
+    return open_ref(make(*arguments)._core, expression)
+
+
+__all__ = ["InvalidRef", "Ref", "StagedRef", "key_range", "open_ref"]

@@ -1,0 +1,242 @@
+"""A repository: its branches, tags, refs and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from msgspec.structs import replace
+
+from strandline.branch.cell import MAX_ATTEMPTS, contention, update
+from strandline.branch.commits import Commit
+from strandline.branch.token_queue import SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
+from strandline.clock import from_us
+from strandline.envelope import encode
+from strandline.errors import RefNotFound
+from strandline.ids import CommitId
+from strandline.kv.store import PredicateFailed
+from strandline.repository.branch import Branch
+from strandline.repository.branches import (
+    create_branch,
+    create_tag,
+    delete_branch,
+    delete_tag,
+    list_names,
+    repository_record,
+)
+from strandline.repository.core import RepositoryCore
+from strandline.repository.history import merge_base
+from strandline.repository.record import (
+    DEFAULT_PROTECTION,
+    MAX_PROTECTIONS,
+    PARTITION,
+    Protection,
+    RepositoryRecord,
+    blocked_actions,
+    check_protection,
+)
+from strandline.repository.ref import Ref, open_ref
+from strandline.repository.results import Results
+
+
+class NamedRef(msgspec.Struct, frozen=True):
+    """A branch or a tag in a list of them."""
+
+    name: str
+    commit: CommitId
+    created_at_us: int
+
+    @property
+    def created_at(self) -> datetime:
+        return from_us(self.created_at_us)
+
+
+class Names(Results[NamedRef]):
+    """Branches or tags, in the order of their names."""
+
+    _titles = ("name", "commit", "created")
+
+    def __init__(self, rows: Callable[[], Iterator[NamedRef]]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[NamedRef]:
+        return self._rows()
+
+    def to_arrow(self) -> pa.Table:
+        rows = list(self)
+        return pa.table(
+            {
+                "name": pa.array([row.name for row in rows], pa.string()),
+                "commit": pa.array([row.commit for row in rows], pa.string()),
+                "created_at": pa.array([row.created_at for row in rows], pa.timestamp("us", tz="UTC")),
+            }
+        )
+
+    def _cells(self, row: NamedRef) -> tuple[object, ...]:
+        return row.name, row.commit[:12], row.created_at
+
+
+class Repository:
+    """A repository of a lake. Safe to share between threads; usable after a fork; pickles without secrets."""
+
+    def __init__(self, core: RepositoryCore) -> None:
+        self._core = core
+
+    def __repr__(self) -> str:
+        return f"<Repository {self.name}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._core.reopen
+
+    @property
+    def name(self) -> str:
+        return self._core.name
+
+    @property
+    def settings(self) -> RepositoryRecord:
+        """What is on record: namespace, default branch, protections, whether it is read-only."""
+        return repository_record(self._core)[1]
+
+    # --- refs ---------------------------------------------------------------------------------------------------------
+
+    def ref(self, expression: str) -> Ref:
+        """What a ref expression means: a `Branch` if it names one, else something to read.
+
+        Raises:
+            InvalidRef, RefNotFound.
+        """
+        return open_ref(self._core, expression)
+
+    def branch(self, name: str) -> Branch:
+        """A branch.
+
+        Raises:
+            RefNotFound: there is no such branch.
+        """
+        found = open_ref(self._core, name)
+        if not isinstance(found, Branch):
+            raise RefNotFound(f"{name!r} is not a branch.", next="Use repository.ref() to read it.")
+        return found
+
+    @property
+    def default_branch(self) -> Branch:
+        return self.branch(self.settings.default_branch)
+
+    def create_branch(self, name: str, source: Ref | str | None = None, *, exist_ok: bool = False) -> Branch:
+        """Make a branch at the commit of any ref; by default of the default branch.
+
+        Args:
+            exist_ok: return the branch of this name if there is one already.
+
+        Raises:
+            AlreadyExists: the name belongs to a branch or a tag.
+        """
+        return create_branch(self._core, name, self._source(source), exist_ok=exist_ok)
+
+    def _source(self, source: Ref | str | None) -> Ref:
+        if source is None:
+            return self.default_branch
+        return source if isinstance(source, Ref) else self.ref(source)
+
+    def delete_branch(self, name: str) -> None:
+        """Delete a branch, with what is staged on it."""
+        delete_branch(self._core, name)
+
+    def branches(self, prefix: str = "") -> Names:
+        def rows() -> Iterator[NamedRef]:
+            for name, record in list_names(self._core, "branch", prefix):
+                yield NamedRef(name, record.head, record.created_at)  # type: ignore[union-attr]
+
+        return Names(rows)
+
+    def create_tag(self, name: str, source: Ref | str | None = None) -> Ref:
+        """Name a commit for ever; raises `AlreadyExists` if the name belongs to a branch or a tag."""
+        create_tag(self._core, name, self._source(source))
+        return self.ref(name)
+
+    def delete_tag(self, name: str) -> None:
+        delete_tag(self._core, name)
+
+    def tags(self, prefix: str = "") -> Names:
+        def rows() -> Iterator[NamedRef]:
+            for name, record in list_names(self._core, "tag", prefix):
+                yield NamedRef(name, record.commit, record.created_at)  # type: ignore[union-attr]
+
+        return Names(rows)
+
+    def commit(self, id: str) -> Commit:
+        """The commit that a ref expression means."""
+        return self.ref(id).commit_info
+
+    def merge_base(self, left: Ref | str, right: Ref | str) -> Commit | None:
+        """The best common ancestor of two refs, or None."""
+        return merge_base(self._core.commits, self._source(left).id, self._source(right).id)
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+
+    def protect(self, pattern: str, block: Iterable[str] = DEFAULT_PROTECTION) -> None:
+        """Block actions on all branches, present and future, whose name matches a glob pattern.
+
+        Args:
+            block: some of "stage", "commit", "merge", "reset", "delete"; by default all but merges.
+        """
+        rule = check_protection(pattern, block)
+
+        def change(record: RepositoryRecord) -> RepositoryRecord:
+            others = tuple(kept for kept in record.protections if kept.pattern != pattern)[: MAX_PROTECTIONS - 1]
+            return replace(record, protections=(*others, rule))
+
+        self._change(change)
+
+    def unprotect(self, pattern: str) -> None:
+        """Remove the protection that was made with this very pattern."""
+        self._change(
+            lambda record: replace(
+                record, protections=tuple(rule for rule in record.protections if rule.pattern != pattern)
+            )
+        )
+
+    @property
+    def protections(self) -> tuple[Protection, ...]:
+        return self.settings.protections
+
+    def set_read_only(self, read_only: bool = True) -> None:
+        """Refuse every change of every branch and tag, or allow them again."""
+        self._change(lambda record: replace(record, read_only=read_only))
+
+    def set_default_branch(self, name: str) -> None:
+        self.branch(name)
+        self._change(lambda record: replace(record, default_branch=name))
+
+    def _change(self, change: Callable[[RepositoryRecord], RepositoryRecord]) -> None:
+        """Swap the repository's record, then bring the new rules onto every branch record.
+
+        A branch made meanwhile reads the rules again after it was made, so none escapes them.
+        """
+        for _ in range(MAX_ATTEMPTS):
+            raw, record = repository_record(self._core)
+            changed = change(record)
+            try:
+                self._core.stores.kv.set_if(PARTITION, self.name.encode(), encode(changed), raw)
+                break
+            except PredicateFailed:
+                continue
+        else:
+            raise contention(self.name)
+        for name, record_of in list_names(self._core, "branch"):
+            latest = repository_record(self._core)[1]
+            if record_of.blocked != blocked_actions(latest, name):  # type: ignore[union-attr]
+                update(
+                    self._core.cell(name),
+                    record_of.branch_id,  # type: ignore[union-attr]
+                    lambda seen, name=name, latest=latest: replace(seen, blocked=blocked_actions(latest, name)),  # type: ignore[misc]
+                )
+
+    # --- upkeep -------------------------------------------------------------------------------------------------------
+
+    def sweep(self, *, after_s: float = SWEEP_AFTER_S, again_after_s: float = SWEEP_AGAIN_AFTER_S) -> int:
+        """Delete the staged entries of tokens that left their branch long enough ago; returns their number."""
+        return sweep(self._core.stores, after_s=after_s, again_after_s=again_after_s)

@@ -1,0 +1,148 @@
+"""Bringing bytes in: the physical key, the checksum, and the entry that will be staged."""
+
+from __future__ import annotations
+
+import io
+import mimetypes
+import re
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, BinaryIO, cast
+
+from blake3 import blake3
+
+from strandline.errors import NotFound, UsageError
+from strandline.ids import BranchId, new_id
+from strandline.repository.core import RepositoryCore
+from strandline.tree.rows import Entry, user_metadata_json
+
+Content = bytes | bytearray | memoryview | str | Path | IO[bytes]
+"""Bytes, text (as UTF-8), a path to a local file, or a binary file."""
+SPOOL_BYTES = 16 << 20
+CHUNK_BYTES = 1 << 20
+METADATA_MAX_BYTES = 8 << 10
+_UNSAFE = re.compile(r"[^A-Za-z0-9.]")
+SUFFIX_MAX_CHARS = 24
+
+
+def physical_suffix(path: str) -> str:
+    """The end of a path's last part that tells what it is: readers such as Spark go by it ("a.csv.gz" is gzip)."""
+    name = path.rpartition("/")[2]
+    _, dot, suffix = name.lstrip("._").partition(".")
+    return _UNSAFE.sub("", dot + suffix)[-SUFFIX_MAX_CHARS:] if dot else ""
+
+
+def new_key(branch_id: BranchId, path: str) -> str:
+    """A key that no other write uses, ever."""
+    return f"data/{branch_id}/{new_id()}{physical_suffix(path)}"
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> str | None:
+    """The canonical text of user metadata; refuses what is not a small map of strings."""
+    if metadata is None:
+        return None
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in metadata.items()):
+        raise UsageError("User metadata must map strings to strings.", next="Convert the values with str().")
+    text = user_metadata_json(dict(metadata))
+    if text is not None and len(text.encode()) > METADATA_MAX_BYTES:
+        raise UsageError(
+            f"The user metadata has {len(text.encode()):,} bytes; the most is {METADATA_MAX_BYTES:,}.",
+            next="Put large values into an object of their own.",
+        )
+    return text
+
+
+def upload(
+    core: RepositoryCore,
+    branch_id: BranchId,
+    path: str,
+    content: Content,
+    content_type: str | None,
+    metadata: Mapping[str, str] | None,
+) -> Entry:
+    """Store content under a fresh key and make its entry. Nothing is staged yet."""
+    text = check_metadata(metadata)
+    key = new_key(branch_id, path)
+    blobs = core.resolver.namespace
+    digest = blake3()
+    if isinstance(content, str):
+        content = content.encode()
+    if isinstance(content, bytes | bytearray | memoryview):
+        body = bytes(content)
+        digest.update(body)
+        size = len(body)
+        blobs.put(key, body)
+    else:
+        with ExitStack() as stack:
+            source = stack.enter_context(_open(content)) if isinstance(content, Path) else content
+            if not source.seekable():
+                source = stack.enter_context(_spooled(source))
+            start = source.tell()
+            while chunk := source.read(CHUNK_BYTES):
+                if not isinstance(chunk, bytes):
+                    raise UsageError(f"The file for {path!r} is not binary.", next="Open it with mode 'rb'.")
+                digest.update(chunk)
+            size = source.tell() - start
+            source.seek(start)
+            blobs.put(key, cast("BinaryIO", source))
+    return Entry(
+        physical_address=key,
+        size=size,
+        checksum=f"blake3:{digest.hexdigest()}",
+        modified_at=core.stores.clock.now_us(),
+        content_type=content_type or mimetypes.guess_type(path)[0],
+        user_metadata=text,
+    )
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise NotFound(f"The file {str(path)!r} cannot be read: {error.strerror}.", next="Check the path.") from error
+
+
+def _spooled(source: IO[bytes]) -> IO[bytes]:
+    spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115 - the caller closes it
+    while chunk := source.read(CHUNK_BYTES):
+        spool.write(chunk)
+    spool.seek(0)
+    return spool
+
+
+class ObjectWriter(io.BufferedIOBase):
+    """A binary file whose content becomes an object when it is closed; if the `with` block fails, it does not."""
+
+    def __init__(self, finish: object) -> None:
+        self._finish = finish
+        self._spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: object) -> int:  # type: ignore[override]
+        return self._spool.write(data)  # type: ignore[arg-type]
+
+    def tell(self) -> int:
+        return self._spool.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self._spool.seek(0)
+                self._finish(self._spool)  # type: ignore[operator]
+            finally:
+                self.discard()
+
+    def discard(self) -> None:
+        """Close without making an object."""
+        self._spool.close()
+        super().close()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()

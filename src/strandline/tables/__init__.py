@@ -1,0 +1,1 @@
+"""Tables: path prefixes with a table record. Knows no engine."""

@@ -1,0 +1,107 @@
+"""Two-way differences between trees: equal ranges are skipped unread, the rest is compared as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.tree.rows import Changes, column, concat, same_identity
+from strandline.tree.segments import same_ranges, segments
+from strandline.tree.store import Tree, TreeStore
+
+
+class Kind(IntEnum):
+    ADDED = 0
+    REMOVED = 1
+    CHANGED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Differences in the order of their paths.
+
+    Attributes:
+        paths: each path once.
+        kinds: a `Kind` for each.
+        left, right: rows of both sides, null where a side has no such path.
+    """
+
+    paths: pa.StringArray
+    kinds: npt.NDArray[np.int8]
+    left: pa.Table
+    right: pa.Table
+
+    def __len__(self) -> int:
+        return len(self.kinds)
+
+    def as_changes(self) -> Changes:
+        """The changes that make the left side into the right one."""
+        rows = self.right.set_column(0, self.right.schema.field(0), self.paths)
+        return Changes(rows, self.kinds == Kind.REMOVED)
+
+
+def compare_rows(left: pa.Table, right: pa.Table) -> Difference:
+    """Differences of two sorted tables."""
+    left_paths, right_paths = column(left, "path"), column(right, "path")
+    if len(left_paths) == len(right_paths) and left_paths.equals(right_paths):
+        changed = np.flatnonzero(~same_identity(left, right))
+        left_at = right_at = changed
+        only_left = only_right = np.zeros(0, np.int64)
+    else:
+        matches = pc.index_in(right_paths, value_set=left_paths)
+        is_common = matches.is_valid().to_numpy(zero_copy_only=False)
+        common_right = np.flatnonzero(is_common)
+        common_left = matches.drop_null().to_numpy(zero_copy_only=False).astype(np.int64)
+        differs = ~same_identity(left.take(pa.array(common_left)), right.take(pa.array(common_right)))
+        left_at, right_at = common_left[differs], common_right[differs]
+        only_right = np.flatnonzero(~is_common)
+        seen = np.zeros(left.num_rows, np.bool_)
+        seen[common_left] = True
+        only_left = np.flatnonzero(~seen)
+    kinds = np.repeat(
+        np.array([Kind.CHANGED, Kind.REMOVED, Kind.ADDED], np.int8), [len(left_at), len(only_left), len(only_right)]
+    )
+    left_index = pa.concat_arrays([_indices(left_at), _indices(only_left), pa.nulls(len(only_right), pa.int64())])
+    right_index = pa.concat_arrays([_indices(right_at), pa.nulls(len(only_left), pa.int64()), _indices(only_right)])
+    paths = pa.concat_arrays(
+        [left_paths.take(_indices(left_at)), left_paths.take(_indices(only_left)), right_paths.take(_indices(only_right))]
+    )
+    order = pc.sort_indices(paths)
+    return Difference(
+        paths.take(order),
+        kinds[order.to_numpy(zero_copy_only=False)],
+        left.take(left_index.take(order)),
+        right.take(right_index.take(order)),
+    )
+
+
+def _indices(values: npt.NDArray[np.int64]) -> pa.Int64Array:
+    return pa.array(values, pa.int64())
+
+
+def diff(
+    store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | None = None
+) -> Iterator[Difference]:
+    """Differences between two trees in `start <= path < end`, in order, none of them empty."""
+    if left.id == right.id:
+        return
+    for left_ranges, right_ranges in segments(left, right):
+        if same_ranges(left_ranges, right_ranges):
+            continue
+        all_ranges = left_ranges + right_ranges
+        if end is not None and all(info.min_path >= end for info in all_ranges):
+            return
+        if all(info.max_path < start for info in all_ranges):
+            continue
+        found = compare_rows(
+            concat([store.open_range(info).between(start, end) for info in left_ranges]),
+            concat([store.open_range(info).between(start, end) for info in right_ranges]),
+        )
+        if len(found):
+            yield found

@@ -1,0 +1,91 @@
+"""Three-way merge of trees: whole ranges first, rows only where both sides moved.
+
+Identities alone do not decide: equal content under two paths is two objects. Every comparison here is of one path in
+three trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.tree.apply import overlay_rows
+from strandline.tree.build import TreeBuilder, ends_of_range
+from strandline.tree.diff import compare_rows
+from strandline.tree.range_file import RangeInfo
+from strandline.tree.rows import Changes, column, concat, same_identity
+from strandline.tree.segments import same_ranges, segments
+from strandline.tree.store import Tree, TreeStore
+
+Strategy = Literal["source-wins", "dest-wins"]
+Strategies = Mapping[str, Strategy]
+"""What to do with conflicts, by path prefix; the longest prefix counts, "" is everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The merged tree, or the paths that both sides changed in different ways and no strategy decides."""
+
+    tree: Tree
+    conflicts: list[str] = field(default_factory=list)
+
+
+def merge(store: TreeStore, base: Tree, source: Tree, dest: Tree, strategies: Strategies) -> Merged:
+    """Bring what changed between base and source into dest.
+
+    Conflicts are collected, not raised; a merge with conflicts still writes ranges that nobody will refer to.
+    """
+    conflicts: list[str] = []
+    with TreeBuilder(store, dest, source) as builder:
+        for in_base, in_source, in_dest in segments(base, source, dest):
+            if same_ranges(in_base, in_source) or same_ranges(in_source, in_dest):
+                chosen = in_dest
+            elif same_ranges(in_base, in_dest):
+                chosen = in_source
+            else:
+                _merge_rows(store, builder, (in_base, in_source, in_dest), strategies, conflicts)
+                continue
+            for info in chosen:
+                builder.add_range(info)
+        return Merged(dest, conflicts) if conflicts else Merged(builder.finish())
+
+
+def _merge_rows(
+    store: TreeStore,
+    builder: TreeBuilder,
+    segment: tuple[list[RangeInfo], list[RangeInfo], list[RangeInfo]],
+    strategies: Strategies,
+    conflicts: list[str],
+) -> None:
+    base, source, dest = (concat([store.rows(info) for info in ranges]) for ranges in segment)
+    wanted = compare_rows(base, source)
+    at = pc.index_in(wanted.paths, value_set=column(dest, "path"))
+    present = dest.take(at)
+    untouched = same_identity(present, wanted.left)
+    equal = same_identity(present, wanted.right)
+    conflicting = ~untouched & ~equal
+    take = untouched & ~equal
+    for i in np.flatnonzero(conflicting):
+        path = wanted.paths[int(i)].as_py()
+        strategy = strategy_for(path, strategies)
+        if strategy is None:
+            conflicts.append(path)
+        take[i] = strategy == "source-wins"
+    ends = [ends_of_range(info, store.rows(info)) for info in segment[2]]
+    chosen = np.flatnonzero(take)
+    all_changes = wanted.as_changes()
+    changes = Changes(all_changes.rows.take(pa.array(chosen)), all_changes.deleted[chosen])
+    dest_ends = np.concatenate(ends) if ends else np.zeros(0, np.bool_)
+    rows, row_ends, _ = overlay_rows(dest, dest_ends, changes)
+    builder.add_rows(rows, row_ends)
+
+
+def strategy_for(path: str, strategies: Strategies) -> Strategy | None:
+    """The strategy of the longest prefix that covers a path."""
+    best = max((prefix for prefix in strategies if path.startswith(prefix)), key=len, default=None)
+    return None if best is None else strategies[best]

@@ -1,0 +1,175 @@
+"""Ranges and metaranges as bytes: Parquet that any reader understands, named by the hash of what it says.
+
+The hash is of the values, not of the file, so that another version of the Parquet library gives the same ids.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from blake3 import blake3
+
+from strandline.errors import Corrupted, NewerFormat
+from strandline.ids import MetaRangeId, RangeId
+from strandline.tree.rows import SCHEMA, column
+
+FORMAT_VERSION = 1
+VERSION_KEY = b"strandline.format"
+ID_BYTES = 20
+COMPRESSION = "lz4"
+"""A quarter of zstd's writing time; Spark, DuckDB and Polars read it (tests/tree/test_other_readers.py)."""
+
+
+class RangeInfo(msgspec.Struct, frozen=True, gc=False):
+    """A range as its metarange describes it.
+
+    Attributes:
+        id: hash of its rows.
+        address: key of its file in the storage namespace; unique to this writing of it.
+        min_path, max_path: its first and last path.
+        count: its rows.
+        raw_bytes: the size that `chunking.raw_bytes` gives.
+    """
+
+    id: RangeId
+    address: str
+    min_path: str
+    max_path: str
+    count: int
+    raw_bytes: int
+
+
+METARANGE_SCHEMA = pa.schema(
+    [
+        pa.field("range_id", pa.string(), nullable=False),
+        pa.field("address", pa.string(), nullable=False),
+        pa.field("min_path", pa.string(), nullable=False),
+        pa.field("max_path", pa.string(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+        pa.field("raw_bytes", pa.int64(), nullable=False),
+    ]
+)
+
+
+def range_id(rows: pa.Table) -> RangeId:
+    """Hash of the rows: column by column, the lengths, the bytes and the nulls, all little-endian."""
+    digest = blake3(b"strandline.range.1")
+    digest.update(rows.num_rows.to_bytes(8, "little"))
+    for field in SCHEMA:
+        array = column(rows, field.name)
+        if array.null_count:
+            nulls = array.is_null().to_numpy(zero_copy_only=False)
+            digest.update(b"\1" + np.packbits(nulls, bitorder="little").tobytes())
+        else:
+            digest.update(b"\0")
+        buffers, first, last = array.buffers(), array.offset, array.offset + len(array)
+        if pa.types.is_string(field.type):
+            offsets = np.frombuffer(buffers[1], "<i4")[first : last + 1]
+            digest.update(np.diff(offsets).astype("<i4").tobytes())
+            if buffers[2] is not None:
+                digest.update(memoryview(buffers[2])[int(offsets[0]) : int(offsets[-1])])
+        elif array.null_count:
+            digest.update(array.cast(pa.int64()).fill_null(0).to_numpy().astype("<i8").tobytes())
+        else:
+            digest.update(np.frombuffer(buffers[1], "<i8")[first:last].tobytes())
+    return RangeId(digest.hexdigest(length=ID_BYTES))
+
+
+def metarange_id(ranges: Sequence[RangeInfo]) -> MetaRangeId:
+    """Hash of the ids, bounds and counts of the ranges; not of where their files are."""
+    digest = blake3(b"strandline.metarange.1")
+    for info in ranges:
+        low, high = info.min_path.encode(), info.max_path.encode()
+        digest.update(
+            b"".join(
+                (
+                    bytes.fromhex(info.id),
+                    len(low).to_bytes(4, "little"),
+                    low,
+                    len(high).to_bytes(4, "little"),
+                    high,
+                    info.count.to_bytes(8, "little"),
+                    info.raw_bytes.to_bytes(8, "little"),
+                )
+            )
+        )
+    return MetaRangeId(digest.hexdigest(length=ID_BYTES))
+
+
+def _write(table: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    versioned = table.replace_schema_metadata({VERSION_KEY: str(FORMAT_VERSION).encode()})
+    pq.write_table(versioned, buffer, compression=COMPRESSION, use_dictionary=False)
+    return buffer.getvalue()
+
+
+def _read(data: bytes, schema: pa.Schema, name: str) -> pa.Table:
+    advice = "Restore the file from a backup, or use a commit that does not need it."
+    try:
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+    except (pa.ArrowException, OSError) as error:
+        raise Corrupted(f"{name} is not a readable Parquet file: {error}.", next=advice) from error
+    version = (table.schema.metadata or {}).get(VERSION_KEY, b"")
+    if version.isdigit() and int(version) > FORMAT_VERSION:
+        raise NewerFormat(
+            f"{name} has format {version.decode()}; this strandline reads up to {FORMAT_VERSION}.",
+            next="Upgrade strandline.",
+        )
+    if not version.isdigit() or table.schema.names != schema.names:
+        raise Corrupted(f"{name} is not a file that strandline wrote.", next=advice)
+    try:
+        return table.cast(schema).combine_chunks()
+    except (pa.ArrowException, ValueError) as error:
+        raise Corrupted(f"{name} has other columns than it should: {error}.", next=advice) from error
+
+
+def write_rows(rows: pa.Table) -> bytes:
+    return _write(rows)
+
+
+def read_rows(data: bytes, expected: RangeId) -> pa.Table:
+    """Read a range and check that it says what its id promises.
+
+    Raises:
+        Corrupted: it does not, or is no Parquet file.
+        NewerFormat: a newer strandline wrote it.
+    """
+    rows = _read(data, SCHEMA, f"Range {expected}")
+    found = range_id(rows)
+    if found != expected:
+        raise Corrupted(
+            f"Range {expected} holds other rows than were written: their hash is {found}.",
+            next="Restore the file from a backup, or use a commit that does not need it.",
+        )
+    return rows
+
+
+def write_ranges(ranges: Sequence[RangeInfo]) -> bytes:
+    columns = [
+        pa.array([info.id for info in ranges], pa.string()),
+        pa.array([info.address for info in ranges], pa.string()),
+        pa.array([info.min_path for info in ranges], pa.string()),
+        pa.array([info.max_path for info in ranges], pa.string()),
+        pa.array([info.count for info in ranges], pa.int64()),
+        pa.array([info.raw_bytes for info in ranges], pa.int64()),
+    ]
+    return _write(pa.Table.from_arrays(columns, schema=METARANGE_SCHEMA))
+
+
+def read_ranges(data: bytes, expected: MetaRangeId) -> tuple[RangeInfo, ...]:
+    """Read a metarange and check it against its id; raises like `read_rows`."""
+    table = _read(data, METARANGE_SCHEMA, f"Metarange {expected}")
+    columns = [column(table, name).to_pylist() for name in METARANGE_SCHEMA.names]
+    ranges = tuple(map(RangeInfo, *columns))
+    found = metarange_id(ranges)
+    if found != expected:
+        raise Corrupted(
+            f"Metarange {expected} holds other ranges than were written: their hash is {found}.",
+            next="Restore the file from a backup, or use another commit.",
+        )
+    return ranges

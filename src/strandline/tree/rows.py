@@ -1,0 +1,213 @@
+"""What a lake knows of an object, as one value and as columns.
+
+`Entry` is the value that staging keeps under a path; `SCHEMA` has the same fields as columns, and is the schema of the
+Parquet files that hold ranges. Everything that touches many objects works on columns.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.clock import Microseconds
+from strandline.errors import Corrupted
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string()),
+        pa.field("physical_address", pa.string()),
+        pa.field("size", pa.int64()),
+        pa.field("checksum", pa.string()),
+        pa.field("modified_at", pa.timestamp("us", tz="UTC")),
+        pa.field("content_type", pa.string()),
+        pa.field("user_metadata", pa.string()),
+    ]
+)
+IDENTITY = ("checksum", "size", "user_metadata", "content_type")
+"""Two objects are the same if these are equal, wherever their bytes are and whenever they were written."""
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An object as the metadata knows it, without its path.
+
+    Attributes:
+        physical_address: a key in the repository's storage namespace, or a URL of an imported object.
+        size: in bytes.
+        checksum: of the content, with the name of the algorithm; or of what stands for it, as "etag:…".
+        modified_at: microseconds since 1970 UTC.
+        content_type: a media type, or None.
+        user_metadata: a JSON object with sorted keys and string values, or None.
+    """
+
+    physical_address: str
+    size: int
+    checksum: str
+    modified_at: Microseconds
+    content_type: str | None = None
+    user_metadata: str | None = None
+
+    @property
+    def identity(self) -> tuple[str, int, str | None, str | None]:
+        return self.checksum, self.size, self.user_metadata, self.content_type
+
+
+class Tombstone(msgspec.Struct, frozen=True):
+    """Stands where a path was deleted and the deletion is not committed."""
+
+
+TOMBSTONE = Tombstone()
+Staged = Entry | Tombstone
+
+_TOMBSTONE_BYTES = msgspec.msgpack.encode(None)
+encode_entry = msgspec.msgpack.Encoder().encode
+_decode_one = msgspec.msgpack.Decoder(Entry | None).decode
+_decode_list = msgspec.msgpack.Decoder(list[Entry | None]).decode
+
+
+def encode_staged(staged: Staged) -> bytes:
+    return encode_entry(staged) if isinstance(staged, Entry) else _TOMBSTONE_BYTES
+
+
+def decode_staged(value: bytes) -> Staged:
+    try:
+        return _decode_one(value) or TOMBSTONE
+    except msgspec.MsgspecError as error:
+        raise _bad_entry(error) from error
+
+
+def decode_many(values: Sequence[bytes]) -> list[Entry | None]:
+    """Decode staged values in one call; a tombstone becomes None."""
+    try:
+        return _decode_list(b"\xdd" + len(values).to_bytes(4, "big") + b"".join(values))
+    except msgspec.MsgspecError as error:
+        raise _bad_entry(error) from error
+
+
+def _bad_entry(error: Exception) -> Corrupted:
+    return Corrupted(f"A staged entry cannot be read: {error}.", next="Restore the key-value store from a backup.")
+
+
+def user_metadata_json(metadata: dict[str, str] | None) -> str | None:
+    """The canonical text of user metadata: equal maps give equal text."""
+    if not metadata:
+        return None
+    return msgspec.json.encode(metadata, order="sorted").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Consecutive changes of a tree, in the order of their paths, each path once.
+
+    Attributes:
+        rows: `SCHEMA`; a deletion has nothing but its path.
+        deleted: which of the rows are deletions.
+    """
+
+    rows: pa.Table
+    deleted: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.deleted)
+
+    def slice(self, start: int, end: int) -> Changes:
+        return Changes(self.rows.slice(start, end - start), self.deleted[start:end])
+
+    @property
+    def paths(self) -> pa.StringArray:
+        return column(self.rows, "path")
+
+
+def empty_rows() -> pa.Table:
+    return SCHEMA.empty_table()
+
+
+def column(table: pa.Table, name: str) -> Any:
+    """A column as one array; tables of this package have one chunk, so nothing is copied."""
+    chunks = table.column(name)
+    if chunks.num_chunks == 1:
+        return chunks.chunk(0)
+    return chunks.combine_chunks() if chunks.num_chunks else pa.array([], chunks.type)
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    if len(tables) == 1:
+        return tables[0]
+    return pa.concat_tables(tables).combine_chunks() if tables else empty_rows()
+
+
+def rows_from_entries(keys: Sequence[bytes], entries: Sequence[Entry | None]) -> pa.Table:
+    """Columns of entries; None gives a row with only its path."""
+    paths = pa.array(keys, pa.binary()).cast(pa.string())
+    some = [entry if entry is not None else _NOTHING for entry in entries] if None in entries else entries
+    columns = [
+        paths,
+        pa.array([entry.physical_address for entry in some], pa.string()),  # type: ignore[union-attr]
+        pa.array([entry.size for entry in some], pa.int64()),  # type: ignore[union-attr]
+        pa.array([entry.checksum for entry in some], pa.string()),  # type: ignore[union-attr]
+        pa.array([entry.modified_at for entry in some], pa.int64()).cast(SCHEMA.field("modified_at").type),  # type: ignore[union-attr]
+        pa.array([entry.content_type for entry in some], pa.string()),  # type: ignore[union-attr]
+        pa.array([entry.user_metadata for entry in some], pa.string()),  # type: ignore[union-attr]
+    ]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+_NOTHING: Any = Entry(None, None, None, None)  # type: ignore[arg-type]
+
+
+def changes_from_staged(keys: Sequence[bytes], values: Sequence[bytes]) -> Changes:
+    """Columns of staged pairs that are sorted by key."""
+    entries = decode_many(values)
+    deleted = np.fromiter((entry is None for entry in entries), np.bool_, len(entries))
+    return Changes(rows_from_entries(keys, entries), deleted)
+
+
+def entries_of(table: pa.Table) -> list[tuple[str, Entry]]:
+    """Rows as pairs of path and entry."""
+    names = SCHEMA.names[1:]
+    columns = [
+        (column(table, name).cast(pa.int64()) if name == "modified_at" else column(table, name)).to_pylist()
+        for name in names
+    ]
+    return list(zip(column(table, "path").to_pylist(), map(Entry, *columns), strict=True))
+
+
+def search(paths: pa.StringArray, wanted: pa.StringArray) -> tuple[IntArray, BoolArray]:
+    """Where `wanted` paths stand, or would stand, in sorted `paths`, and whether they are there."""
+    positions = pc.search_sorted(paths, wanted).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not len(paths):
+        return positions, np.zeros(len(wanted), np.bool_)
+    clipped = np.minimum(positions, len(paths) - 1)
+    found = pc.equal(paths.take(pa.array(clipped)), wanted).to_numpy(zero_copy_only=False)
+    return positions, found & (positions < len(paths))
+
+
+def same_identity(left: pa.Table, right: pa.Table) -> BoolArray:
+    """For two tables of equal length: in which rows the objects are the same. A missing row equals a missing row."""
+    same = np.ones(left.num_rows, np.bool_)
+    for name in IDENTITY:
+        a, b = column(left, name), column(right, name)
+        equal = pc.fill_null(pc.equal(a, b), False)
+        if a.null_count and b.null_count:
+            equal = pc.or_(equal, pc.and_(pc.is_null(a), pc.is_null(b)))
+        same &= equal.to_numpy(zero_copy_only=False)
+    return same
+
+
+def path_hashes(paths: pa.StringArray) -> npt.NDArray[np.uint32]:
+    """A well-mixed 32-bit hash of each path, equal on every platform and for ever: it decides where ranges end.
+
+    CRC-32 (as in zlib) is linear, so its bits are mixed by Knuth's multiplicative hashing.
+    """
+    raw = np.fromiter(map(zlib.crc32, paths.cast(pa.binary()).to_pylist()), np.uint32, len(paths))
+    return raw * np.uint32(2_654_435_761)
