@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -75,7 +75,7 @@ class LocalBlobStore(BlobStore):
                     os.unlink(incoming)
                 raise
             if self.synced:
-                _sync_folder(os.path.dirname(target))
+                _sync(os.path.dirname(target))
         except FileExistsError:
             raise BlobExists(key) from None
         except OSError as error:
@@ -94,7 +94,7 @@ class LocalBlobStore(BlobStore):
             with suppress(FileExistsError):
                 os.mkdir(path)
             if self.synced:
-                _sync_folder(os.path.dirname(path))
+                _sync(os.path.dirname(path))
         self._known_folders.add(folder)
 
     def head(self, key: str) -> BlobInfo:
@@ -159,6 +159,22 @@ class LocalBlobStore(BlobStore):
         except OSError as error:
             raise _unavailable(error, self.root, "no") from error
 
+    def sync(self, keys: Sequence[str]) -> None:
+        if not self.synced:
+            return
+        try:
+            folders: set[str] = set()
+            for key in keys:
+                path = self._path(key)
+                _sync(path)
+                while len(path) > len(self._root):
+                    path = os.path.dirname(path)
+                    folders.add(path)
+            for folder in folders:
+                _sync(folder)
+        except OSError as error:
+            raise _unavailable(error, self.root, "unknown") from error
+
     def spark_url(self, key: str) -> str:
         return f"file://{self._root}{key}"
 
@@ -169,8 +185,8 @@ def _write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

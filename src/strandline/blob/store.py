@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
@@ -94,6 +94,9 @@ class BlobStore(ABC):
         Raises:
             BlobNotFound: no such key.
         """
+
+    def sync(self, keys: Sequence[str]) -> None:  # noqa: B027 - most stores have nothing to do
+        """Make blobs that others wrote, such as Spark, as durable as those of `put`."""
 
     @abstractmethod
     def spark_url(self, key: str) -> str:

@@ -23,7 +23,7 @@ from strandline.branch.reset import reset_all, reset_range
 from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, consistently, uncommitted
 from strandline.clock import to_us
-from strandline.errors import NotAllowed, ObjectNotFound, UsageError
+from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError
 from strandline.ids import BranchId, CommitId, check_path, check_prefix
 from strandline.repository.core import RepositoryCore
 from strandline.repository.differences import Diff
@@ -285,13 +285,23 @@ class Branch(Ref):
             low = None if reach is None else reach + b"\0"
         return found
 
-    def replace_prefix(
-        self, prefix: str, keep: Callable[[str], bool], entries: Sequence[tuple[str, Entry]]
+    def stage_atomically(
+        self,
+        entries: Sequence[tuple[str, Entry]],
+        *,
+        replace_below: str | None = None,
+        keep: Callable[[str], bool] = lambda path: False,
+        expect: Mapping[str, str | None] | None = None,
     ) -> int:
-        """Put entries below a prefix and delete what is there and not kept, at one instant.
+        """Stage entries, and perhaps delete what else is below a prefix, at one instant; returns the changes made.
 
         Args:
-            keep: which of the present paths stay.
+            replace_below: delete all paths below this prefix that are not among the entries and not kept.
+            keep: which of the paths present there stay.
+            expect: checksums that paths must have (None: must not exist) at that instant.
+
+        Raises:
+            Conflict: an expectation does not hold.
         """
         keys = distinct_keys([path for path, _ in entries])
         new = list(zip(keys, [encode_staged(entry) for _, entry in entries], strict=True))
@@ -299,9 +309,19 @@ class Branch(Ref):
         value = encode_staged(TOMBSTONE)
 
         def compute(record: BranchRecord) -> Computed:
-            present = [path for path, _ in self._sealed(record, prefix) if not keep(path)]
-            gone = [(key, value) for key in map(str.encode, present) if key not in written]
-            return Computed(new + gone, reads_layers=True)
+            for path, checksum in (expect or {}).items():
+                found = self._sealed(record, path, exactly=True)
+                if (found[0][1].checksum if found else None) != checksum:
+                    raise Conflict(
+                        f"{path!r} on branch {self.name!r} was changed by somebody else meanwhile.",
+                        paths=[path],
+                        next="Look at the change, then repeat the call.",
+                    )
+            gone: list[tuple[bytes, bytes]] = []
+            if replace_below is not None:
+                present = [path for path, _ in self._sealed(record, replace_below) if not keep(path)]
+                gone = [(key, value) for key in map(str.encode, present) if key not in written]
+            return Computed(new + gone, reads_layers=replace_below is not None or bool(expect))
 
         return attach_changes(self._cell, self.branch_id, compute)
 

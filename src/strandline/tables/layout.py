@@ -1,0 +1,50 @@
+"""Paths of data files: what a logical path says of partitions, and where new files go physically."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from urllib.parse import unquote
+
+from strandline.ids import BranchId
+
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+DATA_SUFFIX = ".parquet"
+PHYSICAL_ROOT = "data"
+
+
+def physical_prefix(branch_id: BranchId, write_id: str) -> str:
+    """The private folder of one write.
+
+    Its parts look like partitions, so that Spark sees all writes of a table as one partitioned folder and finds the
+    partition values of files in their own paths, from all branches and writes at once.
+    """
+    return f"{PHYSICAL_ROOT}/sl_branch={branch_id}/sl_write={write_id}"
+
+
+def is_data_file(name: str) -> bool:
+    """Whether a file that Spark left in a write's folder belongs to the table."""
+    last = name.rpartition("/")[2]
+    return last.endswith(DATA_SUFFIX) and not last.startswith(("_", ".")) and "_temporary/" not in name
+
+
+def partition_folders(relative: str) -> tuple[str, ...]:
+    """The `name=value` folders of a path below a table."""
+    return tuple(part for part in relative.split("/")[:-1] if "=" in part)
+
+
+def partition_values(relative: str, columns: Sequence[str]) -> dict[str, str | None]:
+    """The partition values of a path below a table, as text; a column that is not in the path is null."""
+    found: dict[str, str | None] = dict.fromkeys(columns)
+    for folder in partition_folders(relative):
+        name, _, value = folder.partition("=")
+        if unquote(name) in found:
+            found[unquote(name)] = None if value == NULL_PARTITION else unquote(value)
+    return found
+
+
+def in_own_place(relative: str, physical_address: str) -> bool:
+    """Whether a file's physical folders tell the same partition values as its logical ones."""
+    parts = physical_address.split("/")
+    if len(parts) < 4 or parts[0] != PHYSICAL_ROOT or not parts[1].startswith("sl_branch="):
+        return False
+    return parts[2].startswith("sl_write=") and tuple(parts[3:-1]) == partition_folders(relative)
