@@ -126,9 +126,7 @@ class AlreadyExists(StrandlineError):
 class Conflict(StrandlineError):
     """The state of the branch is in the way; the caller decides how to go on."""
 
-    def __init__(
-        self, what: str, *, paths: Sequence[str] = (), safe: str = NOTHING_CHANGED, next: str = ""
-    ) -> None:
+    def __init__(self, what: str, *, paths: Sequence[str] = (), safe: str = NOTHING_CHANGED, next: str = "") -> None:
         self.paths = tuple(paths)
         super().__init__(what, safe=safe, next=next)
 

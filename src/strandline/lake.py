@@ -105,7 +105,8 @@ def find_settings(
             _fill(given, {"kv": f"memory://{name}", "blob": f"memory://{name}"})
         elif "://" in text:
             raise InvalidSettings(
-                f"{text!r} is one URL, and a lake has two stores.", next="Pass kv=… and blob=…, or the path of a folder."
+                f"{text!r} is one URL, and a lake has two stores.",
+                next="Pass kv=… and blob=…, or the path of a folder.",
             )
         else:
             path = Path(text).expanduser().absolute()
@@ -236,9 +237,7 @@ class Lake:
                 record = find_repository(self._kv, name)  # somebody else was first, which is as good
         return Repository(self._core(record))
 
-    def create_repository(
-        self, name: str, *, namespace: str | None = None, default_branch: str = "main"
-    ) -> Repository:
+    def create_repository(self, name: str, *, namespace: str | None = None, default_branch: str = "main") -> Repository:
         """Make a repository.
 
         Raises:
@@ -254,9 +253,7 @@ class Lake:
             default_branch=default_branch,
             created_at=self._clock.now_us(),
         )
-        create_repository(
-            self._kv, self._clock, record, self._blobs(record), self._settings.committer, self._stores
-        )
+        create_repository(self._kv, self._clock, record, self._blobs(record), self._settings.committer, self._stores)
         return Repository(self._core(record))
 
     def delete_repository(self, name: str) -> None:

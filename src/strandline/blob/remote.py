@@ -102,9 +102,7 @@ class RemoteBlobStore(BlobStore):
 
     def open_read(self, key: str) -> BinaryIO:
         try:
-            return cast(
-                "BinaryIO", obstore.open_reader(self._store, self._key(key), buffer_size=READ_BUFFER_BYTES)
-            )
+            return cast("BinaryIO", obstore.open_reader(self._store, self._key(key), buffer_size=READ_BUFFER_BYTES))
         except _ABSENT:
             raise BlobNotFound(key) from None
         except Exception as error:

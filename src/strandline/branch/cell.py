@@ -149,7 +149,9 @@ class BranchCell:
 
 def _not_found(name: str, record: RefRecord | None) -> RefNotFound:
     if isinstance(record, Deleted):
-        return RefNotFound(f"The {record.was} {name!r} was deleted.", next="`strandline branch list` shows what is left.")
+        return RefNotFound(
+            f"The {record.was} {name!r} was deleted.", next="`strandline branch list` shows what is left."
+        )
     if record is not None:
         return RefNotFound(f"{name!r} is a tag, not a branch.", next="Use repository.ref() to read it.")
     return RefNotFound(f"There is no branch {name!r}.", next="`strandline branch list` shows the branches.")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, Moved, Seen, backoff_s, contention, update
-from strandline.branch.commits import CommitLog, Commit, commit_pair, make_commit
+from strandline.branch.commits import Commit, CommitLog, commit_pair, make_commit
 from strandline.branch.record import (
     Branch,
     LayersMoved,
@@ -41,12 +41,15 @@ class Draft:
     allow_empty: bool = False
 
 
+NO_COMMIT = CommitId("")
+
+
 @dataclass(slots=True)
 class _Attempts:
     """The commits whose swap may have happened, and where the search for them may stop."""
 
     ids: set[CommitId] = field(default_factory=set)
-    started_from: CommitId = CommitId("")
+    started_from: CommitId = NO_COMMIT
 
 
 def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft) -> Commit:
@@ -71,9 +74,7 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
         ) from error
 
 
-def _commit(
-    cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, attempts: _Attempts
-) -> Commit:
+def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, attempts: _Attempts) -> Commit:
     def seal_if_allowed(branch: Branch) -> Branch:
         refuse_blocked(branch, "commit", cell.name)
         return seal(branch, StagingToken(new_id()))
@@ -87,9 +88,7 @@ def _commit(
         tree, is_complete, now = _build(cell, commits, branch_id, seen.branch, mine)
         record = None
         if is_complete:
-            record, now = _swap_until_decided(
-                cell, commits, branch_id, draft, tree, seen.branch, mine, now, attempts
-            )
+            record, now = _swap_until_decided(cell, commits, branch_id, draft, tree, seen.branch, mine, now, attempts)
         if record is not None:
             return record
         verdict, left = decide_commit(seen.branch, mine, is_complete, now.branch)
@@ -139,7 +138,7 @@ def _swap_until_decided(
             return None, now
         parent = commits.get(now.branch.head)
         if tree.id == parent.tree_id and not draft.allow_empty:
-            if _drop_without_effect(cell, now, seen, left):
+            if _drop_without_effect(cell, now, left):
                 raise _nothing(cell.name, "Nothing staged differs from the last commit.")
             now = cell.read(branch_id)
             continue
@@ -175,7 +174,7 @@ def _swap_until_decided(
     raise contention(cell.name)
 
 
-def _drop_without_effect(cell: BranchCell, now: Seen, seen: Branch, left: tuple[StagingToken, ...]) -> bool:
+def _drop_without_effect(cell: BranchCell, now: Seen, left: tuple[StagingToken, ...]) -> bool:
     """Take tokens off the record whose entries change nothing, so that they do not pile up; True if that went well."""
     if not left and now.branch.compacted is None:
         return True

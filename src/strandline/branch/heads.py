@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, LayersMoved, Moved, Seen, backoff_s, contention, update
-from strandline.branch.commits import CommitLog, Commit, commit_pair
+from strandline.branch.commits import Commit, CommitLog, commit_pair
 from strandline.branch.record import Action, Branch, hard_reset, move_head, refuse_blocked, seal
 from strandline.branch.staging import scan_staged
 from strandline.branch.token_queue import dropped, item_pair, put_item

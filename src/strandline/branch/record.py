@@ -150,9 +150,7 @@ def fold(now: Branch, seen: Branch, applied: Sequence[StagingToken], compacted: 
 
 def drop_staged(now: Branch, fresh: StagingToken) -> Branch:
     """Reset of everything: all staged layers go at once."""
-    return replace(
-        now, staging_token=fresh, sealed_tokens=(), compacted=None, content_epoch=now.content_epoch + 1
-    )
+    return replace(now, staging_token=fresh, sealed_tokens=(), compacted=None, content_epoch=now.content_epoch + 1)
 
 
 def move_head(

@@ -59,9 +59,7 @@ def _age_of(key: bytes, now: Microseconds) -> float:
     return (now - int(key[len(KEY_PREFIX) : len(KEY_PREFIX) + 20])) / 1e6
 
 
-def sweep(
-    stores: Stores, *, after_s: float = SWEEP_AFTER_S, again_after_s: float = SWEEP_AGAIN_AFTER_S
-) -> int:
+def sweep(stores: Stores, *, after_s: float = SWEEP_AFTER_S, again_after_s: float = SWEEP_AGAIN_AFTER_S) -> int:
     """Delete the entries of dropped tokens that are old enough. Anyone may sweep at any time, and stop at any time.
 
     Args:

@@ -65,9 +65,7 @@ class MemoryStore(Store):
     def delete(self, partition: bytes, key: bytes) -> None:
         self.delete_many(partition, [key])
 
-    def scan_page(
-        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
-    ) -> Page:
+    def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         with self._lock:
             held = self._partition(partition)
             keys = held.sorted_keys()

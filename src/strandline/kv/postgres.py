@@ -120,9 +120,7 @@ class PostgresStore(Store):
     def delete(self, partition: bytes, key: bytes) -> None:
         self.delete_many(partition, [key])
 
-    def scan_page(
-        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
-    ) -> Page:
+    def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         if end is None:
             rows = self._execute(_SCAN, (partition, start, limit), lambda cursor: cursor.fetchall())
         else:

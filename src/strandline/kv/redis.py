@@ -122,11 +122,11 @@ class RedisStore(Store):
 
     def _eval(self, script: str, happened: str, partition: bytes, *arguments: bytes | int) -> Any:
         with self._client(happened) as client:
-            return client.eval(script, 2, *self._names(partition), *arguments)  # type: ignore[arg-type]
+            return client.eval(script, 2, *self._names(partition), *arguments)
 
     def get(self, partition: bytes, key: bytes) -> bytes | None:
         with self._client("no") as client:
-            return cast("bytes | None", client.hget(self._names(partition)[1], key))  # type: ignore[arg-type]
+            return cast("bytes | None", client.hget(self._names(partition)[1], key))
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         self._eval(_SET, "unknown", partition, key, value)
@@ -142,9 +142,7 @@ class RedisStore(Store):
     def delete(self, partition: bytes, key: bytes) -> None:
         self._eval(_DELETE, "unknown", partition, key)
 
-    def scan_page(
-        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
-    ) -> Page:
+    def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         first = b"[" + start if start else b"-"
         last = b"+" if end is None else b"(" + end
         flat = cast("list[bytes]", self._eval(_SCAN, "no", partition, first, last, limit))
@@ -155,7 +153,7 @@ class RedisStore(Store):
         with self._client("no") as client:
             for first in range(0, len(keys), BATCH_KEYS):
                 batch = keys[first : first + BATCH_KEYS]
-                found += cast("list[bytes | None]", client.hmget(self._names(partition)[1], batch))  # type: ignore[arg-type]
+                found += cast("list[bytes | None]", client.hmget(self._names(partition)[1], batch))
         return found
 
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:

@@ -32,7 +32,7 @@ _DELETE = "DELETE FROM kv WHERE k = ?"
 _GET = "SELECT v FROM kv WHERE k = ?"
 _SCAN = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 
-_Work = Callable[[sqlite3.Connection], None]
+_Work = Callable[[sqlite3.Connection], object]
 
 _inherited: list[object] = []
 """Connections that a fork copied into this process: closing them would hurt the parent, so they are kept for ever."""
@@ -211,7 +211,7 @@ class SqliteStore(Store):
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
         pair = (partition + b"\0" + key, value)
-        self._run(lambda connection: connection.execute(_UPSERT, pair) and None)
+        self._run(lambda connection: connection.execute(_UPSERT, pair))
 
     def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         full = partition + b"\0" + key
@@ -228,17 +228,17 @@ class SqliteStore(Store):
 
     def delete(self, partition: bytes, key: bytes) -> None:
         full = partition + b"\0" + key
-        self._run(lambda connection: connection.execute(_DELETE, (full,)) and None)
+        self._run(lambda connection: connection.execute(_DELETE, (full,)))
 
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         prefix = partition + b"\0"
         rows = [(prefix + key, value) for key, value in pairs]
-        self._run(lambda connection: connection.executemany(_UPSERT, rows) and None, is_atomic=False)
+        self._run(lambda connection: connection.executemany(_UPSERT, rows), is_atomic=False)
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         prefix = partition + b"\0"
         rows = [(prefix + key,) for key in keys]
-        self._run(lambda connection: connection.executemany(_DELETE, rows) and None, is_atomic=False)
+        self._run(lambda connection: connection.executemany(_DELETE, rows), is_atomic=False)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -249,9 +249,7 @@ class SqliteStore(Store):
             raise self._failed(error, "no") from error
         return None if row is None else row[0]
 
-    def scan_page(
-        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
-    ) -> Page:
+    def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         last = partition + b"\1" if end is None else partition + b"\0" + end
         try:
             rows = self._reader.execute(_SCAN, (partition + b"\0" + start, last, limit)).fetchall()

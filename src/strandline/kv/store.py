@@ -74,9 +74,7 @@ class Store(ABC):
         """Remove a key. Removing what is not there is fine."""
 
     @abstractmethod
-    def scan_page(
-        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
-    ) -> Page:
+    def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         """The first `limit` pairs with `start <= key < end`, in byte order; fewer only if there are no more.
 
         A page begun after a set returned shows it. Pages are not a snapshot of each other.

@@ -35,9 +35,7 @@ class TenantStore(Store):
     def delete(self, partition: bytes, key: bytes) -> None:
         self._store.delete(self._prefix + partition, key)
 
-    def scan_page(
-        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
-    ) -> Page:
+    def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         return self._store.scan_page(self._prefix + partition, start, end, limit)
 
     def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[bytes | None]:

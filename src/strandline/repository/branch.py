@@ -25,7 +25,6 @@ from strandline.branch.view import Layers, consistently, uncommitted
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError
 from strandline.ids import BranchId, CommitId, check_path, check_prefix
-from strandline.repository.core import RepositoryCore
 from strandline.repository.differences import Diff
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.ref import Ref, key_range
@@ -130,9 +129,7 @@ class Branch(Ref):
         """Write a local file; options are those of `put`."""
         return self.put(path, Path(file), **options)
 
-    def put_many(
-        self, contents: Mapping[str, Content] | Iterable[tuple[str, Content]], *, atomic: bool = True
-    ) -> int:
+    def put_many(self, contents: Mapping[str, Content] | Iterable[tuple[str, Content]], *, atomic: bool = True) -> int:
         """Write several objects; with `atomic` they appear at one instant. Returns their number.
 
         Raises:
@@ -328,9 +325,7 @@ class Branch(Ref):
     def uncommitted(self, prefix: str = "") -> Diff:
         """The changes that a commit would make."""
         low, high = key_range(prefix)
-        return Diff(
-            lambda: iter([uncommitted(self._cell, self._core.commits, self.branch_id, low, high)])
-        )
+        return Diff(lambda: iter([uncommitted(self._cell, self._core.commits, self.branch_id, low, high)]))
 
     def reset(self, path: str | None = None, *, prefix: str | None = None) -> None:
         """Throw staged changes away: all, those of a path, or those below a prefix."""
@@ -494,5 +489,3 @@ def distinct_keys(paths: Sequence[str]) -> list[bytes]:
         twice = sorted({path for path in paths if path in seen or seen.add(path)})  # type: ignore[func-returns-value]
         raise UsageError(f"A path occurs twice in one call: {twice[0]!r}.", next="Give each path once.")
     return keys
-
-

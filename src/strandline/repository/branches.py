@@ -140,7 +140,9 @@ def delete_tag(core: RepositoryCore, name: str) -> None:
         raise RefNotFound(f"The tag {name!r} was deleted by somebody else.") from None
 
 
-def list_names(core: RepositoryCore, kind: Literal["branch", "tag"], prefix: str = "") -> Iterator[tuple[str, RefRecord]]:
+def list_names(
+    core: RepositoryCore, kind: Literal["branch", "tag"], prefix: str = ""
+) -> Iterator[tuple[str, RefRecord]]:
     wanted = BranchRecord if kind == "branch" else Tag
     for key, value in core.stores.kv.scan(core.stores.refs, prefix.encode()):
         if not key.startswith(prefix.encode()):

@@ -69,7 +69,7 @@ def create_repository(
     raw, held = read_record(kv, record.name)
     if held is not None and held.state != "deleted":
         raise _taken(record.name)
-    _refuse_overlap(kv, record, blobs)
+    _refuse_overlap(kv, record)
     _take_namespace(blobs, record)
     stores: Stores = make_stores(record)  # type: ignore[operator]
     now = clock.now_us()
@@ -106,7 +106,7 @@ def _forget(kv: Store, stores: Stores, blobs: BlobStore) -> None:
     blobs.delete_many([MARKER])
 
 
-def _refuse_overlap(kv: Store, record: RepositoryRecord, blobs: BlobStore) -> None:
+def _refuse_overlap(kv: Store, record: RepositoryRecord) -> None:
     """Refuse a namespace that lies in another repository's, or around it."""
     if "://" not in record.namespace:
         return  # names below the lake's own store contain the repository's unique id

@@ -1,13 +1,13 @@
 """Ref expressions: how people name a commit, a branch as it stands, or what is staged on it.
 
-    main            the branch, with what is staged on it
-    main@           its newest commit
-    main$           only what is staged on it
-    v1.2            a tag
-    3f2a…           a commit id, or a unique beginning of one (4 or more digits)
-    main~2          two first parents back
-    main^2          the second parent
-    main@{1 day ago}, main@{2026-11-01T00:00Z}   the newest commit on first parents that is not younger
+main            the branch, with what is staged on it
+main@           its newest commit
+main$           only what is staged on it
+v1.2            a tag
+3f2a…           a commit id, or a unique beginning of one (4 or more digits)
+main~2          two first parents back
+main^2          the second parent
+main@{1 day ago}, main@{2026-11-01T00:00Z}   the newest commit on first parents that is not younger
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_
 _HEX = re.compile(r"[0-9a-f]{4,40}")
 
 
+NO_BRANCH = BranchId("")
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """What an expression means now.
@@ -48,7 +51,7 @@ class Target:
     kind: Literal["commit", "branch", "staged"]
     commit: CommitId
     name: str = ""
-    branch_id: BranchId = BranchId("")
+    branch_id: BranchId = NO_BRANCH
 
 
 def read_ref(stores: Stores, name: str) -> tuple[bytes | None, RefRecord | None]:
@@ -97,7 +100,9 @@ def _resolve_base(stores: Stores, commits: CommitLog, base: str, expression: str
         if found:
             raise InvalidRef(f"{base!r} is the beginning of more than one commit id.", next="Give more digits.")
     if isinstance(record, Deleted):
-        raise RefNotFound(f"The {record.was} {base!r} was deleted.", next="`strandline branch list` shows what is left.")
+        raise RefNotFound(
+            f"The {record.was} {base!r} was deleted.", next="`strandline branch list` shows what is left."
+        )
     raise RefNotFound(
         f"There is no branch, tag or commit {base!r} (in {expression!r}).",
         next="`strandline branch list` and `strandline tag list` show what there is.",
@@ -146,7 +151,5 @@ def parse_time(text: str, now: Microseconds) -> Microseconds:
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise InvalidRef(
-            f"{text!r} is not a time.", next="Write 1 day ago, 2026-11-01 or 2026-11-01T12:00Z."
-        ) from None
+        raise InvalidRef(f"{text!r} is not a time.", next="Write 1 day ago, 2026-11-01 or 2026-11-01T12:00Z.") from None
     return to_us(moment if moment.tzinfo else moment.replace(tzinfo=UTC))

@@ -118,7 +118,9 @@ def _split(source: str) -> tuple[str, str]:
     if "://" not in source:
         folder = Path(source).resolve()
         if not folder.is_dir():
-            raise NotFound(f"There is no folder {source!r}.", next="Give a folder, or a URL such as s3://bucket/prefix.")
+            raise NotFound(
+                f"There is no folder {source!r}.", next="Give a folder, or a URL such as s3://bucket/prefix."
+            )
         return str(folder), ""
     parts = urlsplit(source)
     if parts.scheme == "file":

@@ -18,7 +18,7 @@ FIRST_WINDOW_ROWS = 64
 """With a delimiter the windows start small, since most of one is skipped, and grow while nothing is."""
 
 Window = Callable[[bytes, bytes | None, int], tuple[pa.Table, bytes | None]]
-"""Reads rows from a start to an end, about as many as asked; and says how far they are complete, None for to the end."""
+"""Reads rows from a start to an end, about as many as asked; says how far they are complete, None for to the end."""
 
 
 class Listing(Results[ObjectInfo | CommonPrefix]):

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -127,7 +127,7 @@ class Ref:
             file = blobs.open_read(key)
         except BlobNotFound:
             raise self._missing(info) from None
-        return file if mode == "rb" else io.TextIOWrapper(cast("BinaryIO", file), "utf-8")
+        return file if mode == "rb" else io.TextIOWrapper(file, "utf-8")
 
     def _missing(self, info: ObjectInfo) -> ObjectMissing:
         return ObjectMissing(
@@ -136,9 +136,7 @@ class Ref:
             next="Restore them from a backup of the object store, or read the path from another commit.",
         )
 
-    def list(
-        self, prefix: str = "", *, delimiter: str = "", after: str = "", amount: int | None = None
-    ) -> Listing:
+    def list(self, prefix: str = "", *, delimiter: str = "", after: str = "", amount: int | None = None) -> Listing:
         """The objects below a prefix, in byte order of their paths.
 
         Args:

@@ -1,4 +1,4 @@
-"""What calls return when there may be many rows: iterable, columnar on request, readable on a terminal and in a notebook."""
+"""What calls return when there may be many rows: iterable, columnar on request, readable where they are shown."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         size: in bytes.
-        checksum: of the content, as "blake3:…"; of an imported object or a table's file, what its store gave as "etag:…".
+        checksum: of the content, as "blake3:…"; of an imported object or a table's file, its store's tag as "etag:…".
         modified_at_us: microseconds since 1970 UTC.
         user_metadata: a JSON object, or None; `metadata` has it as a dict.
         physical_address: where the bytes are: a key in the repository's storage namespace, or a URL.
@@ -93,7 +93,9 @@ class Results(ABC, Generic[Row]):
             return f"{type(self).__name__}: nothing"
         table = [list(self._titles), *rows]
         widths = [max(len(row[i]) for row in table) for i in range(len(self._titles))]
-        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+        lines = [
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
+        ]
         lines.insert(1, "  ".join("─" * width for width in widths))
         return "\n".join(lines + ["…"] * has_more)
 

@@ -6,10 +6,10 @@ import io
 import mimetypes
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, BinaryIO, cast
+from typing import IO, Any, BinaryIO, cast
 
 from blake3 import blake3
 
@@ -115,15 +115,15 @@ def _spooled(source: IO[bytes]) -> IO[bytes]:
 class ObjectWriter(io.BufferedIOBase):
     """A binary file whose content becomes an object when it is closed; if the `with` block fails, it does not."""
 
-    def __init__(self, finish: object) -> None:
+    def __init__(self, finish: Callable[[IO[bytes]], object]) -> None:
         self._finish = finish
         self._spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115
 
     def writable(self) -> bool:
         return True
 
-    def write(self, data: object) -> int:  # type: ignore[override]
-        return self._spool.write(data)  # type: ignore[arg-type]
+    def write(self, data: Any) -> int:
+        return self._spool.write(data)
 
     def tell(self) -> int:
         return self._spool.tell()
@@ -132,7 +132,7 @@ class ObjectWriter(io.BufferedIOBase):
         if not self.closed:
             try:
                 self._spool.seek(0)
-                self._finish(self._spool)  # type: ignore[operator]
+                self._finish(self._spool)
             finally:
                 self.discard()
 

@@ -147,7 +147,7 @@ def _evolve(held: TableRecord, new: TableRecord, change: SchemaChange | None, pa
 
 
 def _same_type(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    return _without_nullability(left["type"]) == _without_nullability(right["type"])
+    return bool(_without_nullability(left["type"]) == _without_nullability(right["type"]))
 
 
 def _without_nullability(kind: Any) -> Any:

@@ -41,7 +41,7 @@ def is_closed(last_path: str, rows: int, raw_bytes: int) -> bool:
 
 def raw_bytes(table: pa.Table) -> int:
     """Bytes of all rows: their strings, and 16 for the numbers of each."""
-    total = FIXED_ROW_BYTES * table.num_rows
+    total: int = FIXED_ROW_BYTES * table.num_rows
     for name in _STRINGS:
         array = column(table, name)
         if len(array):

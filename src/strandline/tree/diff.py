@@ -70,7 +70,11 @@ def compare_rows(left: pa.Table, right: pa.Table) -> Difference:
     left_index = pa.concat_arrays([_indices(left_at), _indices(only_left), pa.nulls(len(only_right), pa.int64())])
     right_index = pa.concat_arrays([_indices(right_at), pa.nulls(len(only_left), pa.int64()), _indices(only_right)])
     paths = pa.concat_arrays(
-        [left_paths.take(_indices(left_at)), left_paths.take(_indices(only_left)), right_paths.take(_indices(only_right))]
+        [
+            left_paths.take(_indices(left_at)),
+            left_paths.take(_indices(only_left)),
+            right_paths.take(_indices(only_right)),
+        ]
     )
     order = pc.sort_indices(paths)
     return Difference(
@@ -85,9 +89,7 @@ def _indices(values: npt.NDArray[np.int64]) -> pa.Int64Array:
     return pa.array(values, pa.int64())
 
 
-def diff(
-    store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | None = None
-) -> Iterator[Difference]:
+def diff(store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | None = None) -> Iterator[Difference]:
     """Differences between two trees in `start <= path < end`, in order, none of them empty."""
     if left.id == right.id:
         return

@@ -143,7 +143,7 @@ class TreeStore:
         except BlobNotFound:
             raise ObjectMissing(
                 f"The file of {what} is not in {self.blobs.url}.",
-                next="Restore it from a backup of the object store; `strandline log` shows commits that do not need it.",
+                next="Restore it from a backup of the object store, or use a commit that does not need it.",
             ) from None
 
     def write_range(self, rows: pa.Table, known: dict[str, RangeInfo]) -> RangeInfo:

@@ -1,0 +1,41 @@
+# The two commands that matter: `make demo` and `make test`. Both set up what they need.
+SHELL := /bin/bash
+RUN := source .cache/env &&
+BIN := .venv/bin
+
+.PHONY: demo test check format bench setup servers lock clean golden
+
+demo: setup ## the main job: a PySpark pipeline over real flights
+	@$(RUN) $(BIN)/python examples/flights/pipeline.py
+
+test: servers ## the whole suite, against real servers
+	@$(RUN) $(BIN)/python -m pytest $(TESTS)
+
+check: setup ## format, lint, types, import layers, licences
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/check_licences.py
+
+format: setup
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: setup ## tables, pictures and benchmarks/results.json; ONLY=name for a part
+	@$(RUN) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+setup:
+	@scripts/setup.sh base
+
+servers:
+	@scripts/setup.sh servers
+
+lock: ## pin versions and hashes anew
+	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
+		--custom-compile-command "make lock" pyproject.toml --extra spark --extra postgres --extra redis --extra polars requirements/dev.in -o requirements/dev.txt
+	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
+		--custom-compile-command "make lock" requirements/uv.in -o requirements/uv.txt
+
+clean:
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

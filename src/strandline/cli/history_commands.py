@@ -1,0 +1,146 @@
+"""`strandline status`, `commit`, `log`, `diff`, `merge` and `revert`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from strandline.branch.commits import Commit
+from strandline.cli.graph import graph_lines
+from strandline.cli.session import JsonOption, LakeOption, MessageOption, MetaOption, metadata_of, session, split
+from strandline.errors import MergeConflict, UsageError
+from strandline.repository.differences import Diff
+
+BranchArgument = Annotated[str, typer.Argument(help="repository/branch")]
+RefArgument = Annotated[str, typer.Argument(help="repository/ref")]
+CHANGE_COLUMNS = ("kind", "path", "size")
+
+
+def _changes(diff: Diff) -> Iterator[dict[str, Any]]:
+    for change in diff:
+        yield {
+            "kind": change.kind,
+            "path": change.path,
+            "size": change.after.size if change.after else None,
+            "size_before": change.before.size if change.before else None,
+        }
+
+
+def _commit_fields(commit: Commit) -> dict[str, Any]:
+    return {
+        "commit": commit.id,
+        "date": commit.date,
+        "committer": commit.committer,
+        "message": commit.message,
+        "parents": list(commit.parents),
+        "metadata": commit.metadata,
+    }
+
+
+def status(branch: BranchArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Show what a commit would change."""
+    with session(lake, as_json) as s:
+        changes = _changes(s.branch(branch).uncommitted())
+        s.out.rows(changes, CHANGE_COLUMNS, "Nothing to commit.")
+
+
+def commit(
+    branch: BranchArgument,
+    message: MessageOption = None,
+    meta: MetaOption = None,
+    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changed.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit everything that is staged on a branch."""
+    with session(lake, as_json) as s:
+        if message is None:
+            raise UsageError("A commit needs a message.", next='Write -m "what changes, and why".')
+        made = s.branch(branch).commit(message, metadata=metadata_of(meta), allow_empty=allow_empty)
+        s.out.say(f"Committed {made.id[:12]}: {message}", _commit_fields(made))
+
+
+def log(
+    ref: RefArgument,
+    graph: Annotated[bool, typer.Option("--graph", help="Draw branches and merges.")] = False,
+    amount: Annotated[int | None, typer.Option(help="At most so many commits.")] = None,
+    first_parent: Annotated[bool, typer.Option("--first-parent", help="Do not go into what was merged.")] = False,
+    path: Annotated[list[str] | None, typer.Option(help="Only commits that changed this path.")] = None,
+    prefix: Annotated[list[str] | None, typer.Option(help="Only commits that changed something below.")] = None,
+    since: Annotated[str | None, typer.Option(help='A time, such as "2 days ago" or 2026-11-01.')] = None,
+    until: Annotated[str | None, typer.Option(help="A time.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the history of a ref, newest first."""
+    with session(lake, as_json) as s:
+        found = s.ref(ref).log(
+            amount=amount,
+            first_parent=first_parent,
+            paths=path or (),
+            prefixes=prefix or (),
+            since=since,
+            until=until,
+        )
+        if graph and not as_json:
+            s.out.lines(graph_lines(found))
+        else:
+            rows = ({**_commit_fields(one), "id": one.id[:12]} for one in found)
+            s.out.rows(rows, ("id", "date", "committer", "message"))
+
+
+def diff(
+    left: RefArgument,
+    right: Annotated[str, typer.Argument(help="repository/ref of the same repository")],
+    prefix: Annotated[str, typer.Option(help="Only what is below this prefix.")] = "",
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what changes from the commit of one ref to that of another."""
+    with session(lake, as_json) as s:
+        s.out.rows(_changes(s.ref(left).diff(s.ref(right), prefix)), CHANGE_COLUMNS, "No differences.")
+
+
+def merge(
+    source: RefArgument,
+    destination: BranchArgument,
+    message: MessageOption = None,
+    meta: MetaOption = None,
+    strategy: Annotated[
+        list[str] | None, typer.Option(help="source-wins or dest-wins, or prefix=source-wins for a part.")
+    ] = None,
+    squash: Annotated[bool, typer.Option("--squash", help="One commit with one parent.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Merge a ref into a branch."""
+    with session(lake, as_json) as s:
+        if split(source)[0] != split(destination)[0]:
+            raise UsageError("A merge stays in one repository.", next="Name two refs of the same one.")
+        target = s.branch(destination)
+        strategies: dict[str, Any] = {}
+        for text in strategy or []:
+            prefix, _, word = text.rpartition("=")
+            strategies[prefix] = word
+        try:
+            made = target.merge(s.ref(source), message, strategy=strategies, squash=squash, metadata=metadata_of(meta))
+        except MergeConflict as conflict:
+            s.out.rows([{"kind": "conflict", "path": path} for path in conflict.paths], ("kind", "path"))
+            raise
+        s.out.say(f"Merged {source} into {destination}: {made.id[:12]}", _commit_fields(made))
+
+
+def revert(
+    branch: BranchArgument,
+    commit_ref: Annotated[str, typer.Argument(metavar="COMMIT", help="A ref expression of the same repository.")],
+    parent: Annotated[int | None, typer.Option(help="Of a merge: the parent whose side stays, from 1.")] = None,
+    message: MessageOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit the opposite of what a commit did."""
+    with session(lake, as_json) as s:
+        made = s.branch(branch).revert(commit_ref, message, parent=parent)
+        s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))

@@ -1,0 +1,98 @@
+"""The one place where commands print: a table for people, JSON lines for scripts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table
+
+from strandline.errors import StrandlineError
+
+Row = Mapping[str, Any]
+
+
+class Output:
+    """Where rows and sentences go.
+
+    Args:
+        as_json: one JSON object a line on standard output, and nothing else.
+    """
+
+    def __init__(self, as_json: bool) -> None:
+        self.as_json = as_json
+        self.console = Console(soft_wrap=True, highlight=False)
+        self.errors = Console(stderr=True, soft_wrap=True, highlight=False)
+
+    def rows(self, rows: Iterable[Row], columns: Sequence[str], empty: str = "Nothing.") -> None:
+        """Show rows: all their fields as JSON, or some columns as a table; as they come, in a pipe."""
+        if self.as_json:
+            for row in rows:
+                print(json.dumps(row, default=_plain, ensure_ascii=False))
+        elif self.console.is_terminal:
+            self._table(rows, columns, empty)
+        else:
+            for row in rows:
+                print("\t".join(_text(row[name]) for name in columns))
+
+    def _table(self, rows: Iterable[Row], columns: Sequence[str], empty: str) -> None:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in columns:
+            table.add_column(name, justify="right" if name in ("size", "count") else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*(escape(_text(row[name], for_people=True)) for name in columns))
+        self.console.print(table if table.row_count else empty)
+
+    def say(self, sentence: str, fields: Row) -> None:
+        """Tell what was done: a sentence, or its fields as JSON."""
+        if self.as_json:
+            print(json.dumps(fields, default=_plain, ensure_ascii=False))
+        else:
+            print(sentence)
+
+    def lines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            print(line)
+
+    @contextmanager
+    def progress(self, what: str, total: int | None = None) -> Iterator[Any]:
+        """A progress bar on a terminal, silence elsewhere; yields a callable that takes a step."""
+        if not self.errors.is_terminal:
+            yield lambda *_: None
+            return
+        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
+        with Progress(*columns, console=self.errors, transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda *_: bar.advance(task)
+
+    def error(self, error: StrandlineError) -> None:
+        """Show an error on standard error: what happened, what is safe, what to do next."""
+        if self.as_json:
+            told = {"error": error.kind, "what": error.what, "safe": error.safe, "next": error.next}
+            print(json.dumps(told, ensure_ascii=False), file=sys.stderr)
+            return
+        self.errors.print(f"[bold red]error:[/] {escape(error.what)}")
+        for line in (error.safe, error.next):
+            if line:
+                self.errors.print(f"  {escape(line)}")
+
+
+def _plain(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+def _text(value: Any, *, for_people: bool = False) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return value.strftime("%Y-%m-%d %H:%M:%S") if for_people else value.isoformat()
+    if isinstance(value, int) and not isinstance(value, bool) and for_people:
+        return f"{value:,}"
+    return " ".join(str(value).split()) if for_people else str(value)

@@ -1,0 +1,84 @@
+"""`strandline branch …` and `strandline tag …`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strandline.cli.session import JsonOption, LakeOption, session, split
+from strandline.repository.repository import Names
+
+branch_app = typer.Typer(no_args_is_help=True, help="Branches.")
+tag_app = typer.Typer(no_args_is_help=True, help="Tags: names of commits that never move.")
+
+Source = Annotated[str, typer.Argument(help="repository/ref; the ref may be an expression such as main~1.")]
+
+
+def _rows(names: Names) -> list[dict[str, object]]:
+    return [{"name": ref.name, "commit": ref.commit, "created": ref.created_at} for ref in names]
+
+
+@branch_app.command("create")
+def create_branch(source: Source, name: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Make a branch at the commit of any ref."""
+    with session(lake, as_json) as s:
+        repository, ref, _ = split(source)
+        made = s.repository(repository).create_branch(name, ref)
+        s.out.say(f"Made branch {name} at {made.id[:12]}.", {"branch": name, "commit": made.id})
+
+
+@branch_app.command("list")
+def list_branches(repository: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List the branches of a repository."""
+    with session(lake, as_json) as s:
+        s.out.rows(_rows(s.repository(repository).branches()), ("name", "commit", "created"))
+
+
+@branch_app.command("delete")
+def delete_branch(branch: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Delete a branch, with what is staged on it."""
+    with session(lake, as_json) as s:
+        repository, name, _ = split(branch)
+        s.repository(repository).delete_branch(name)
+        s.out.say(f"Deleted branch {name}.", {"deleted": name})
+
+
+@branch_app.command("reset")
+def reset_branch(
+    branch: str,
+    path: Annotated[str | None, typer.Option(help="Only this path.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only what is below this prefix.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Throw staged changes away."""
+    with session(lake, as_json) as s:
+        s.branch(branch).reset(path, prefix=prefix)
+        what = path or prefix or "everything staged"
+        s.out.say(f"Discarded {what} on {branch}.", {"branch": branch, "discarded": what})
+
+
+@tag_app.command("create")
+def create_tag(source: Source, name: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Name a commit for ever."""
+    with session(lake, as_json) as s:
+        repository, ref, _ = split(source)
+        made = s.repository(repository).create_tag(name, ref)
+        s.out.say(f"Made tag {name} at {made.id[:12]}.", {"tag": name, "commit": made.id})
+
+
+@tag_app.command("list")
+def list_tags(repository: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List the tags of a repository."""
+    with session(lake, as_json) as s:
+        s.out.rows(_rows(s.repository(repository).tags()), ("name", "commit", "created"), "No tags.")
+
+
+@tag_app.command("delete")
+def delete_tag(tag: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Delete a tag; its commit stays."""
+    with session(lake, as_json) as s:
+        repository, name, _ = split(tag)
+        s.repository(repository).delete_tag(name)
+        s.out.say(f"Deleted tag {name}.", {"deleted": name})

@@ -1,0 +1,93 @@
+"""`strandline repo …`"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.errors import UsageError
+
+app = typer.Typer(no_args_is_help=True, help="Repositories.")
+
+
+@app.command()
+def create(
+    name: str,
+    namespace: Annotated[str | None, typer.Option(help="URL or folder for its bytes.")] = None,
+    default_branch: Annotated[str, typer.Option(help="Name of its first branch.")] = "main",
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a repository."""
+    with session(lake, as_json) as s:
+        made = s.lake.create_repository(name, namespace=namespace, default_branch=default_branch)
+        s.out.say(f"Made repository {name} with branch {default_branch}.", {"repository": made.name})
+
+
+@app.command("list")
+def list_(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List the repositories."""
+    with session(lake, as_json) as s:
+        rows = (
+            {
+                "repository": record.name,
+                "default_branch": record.default_branch,
+                "read_only": record.read_only,
+                "namespace": record.namespace,
+            }
+            for record in s.lake.repositories()
+        )
+        s.out.rows(rows, ("repository", "default_branch", "read_only"), "No repository; `strandline repo create NAME`.")
+
+
+@app.command()
+def delete(
+    name: str,
+    yes: Annotated[bool, typer.Option("--yes", help="Really delete it.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete a repository: branches, tags, commits and staged changes. The bytes of its objects stay."""
+    with session(lake, as_json) as s:
+        s.repository(name)
+        if not yes:
+            raise UsageError(f"This deletes all branches and commits of {name!r}.", next="Repeat it with --yes.")
+        s.lake.delete_repository(name)
+        s.out.say(f"Deleted repository {name}.", {"deleted": name})
+
+
+@app.command()
+def protect(
+    name: str,
+    pattern: Annotated[str, typer.Argument(help="Glob pattern of branch names, such as release-*.")],
+    block: Annotated[list[str] | None, typer.Option(help="stage, commit, merge, reset or delete.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove this protection instead.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Protect branches by the pattern of their names."""
+    with session(lake, as_json) as s:
+        repository = s.repository(name)
+        if remove:
+            repository.unprotect(pattern)
+        elif block:
+            repository.protect(pattern, block)
+        else:
+            repository.protect(pattern)
+        rules = [{"pattern": rule.pattern, "blocked": ", ".join(rule.blocked)} for rule in repository.protections]
+        s.out.rows(rules, ("pattern", "blocked"), "No branch is protected.")
+
+
+@app.command("read-only")
+def read_only(
+    name: str,
+    off: Annotated[bool, typer.Option("--off", help="Allow changes again.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Refuse all changes of a repository."""
+    with session(lake, as_json) as s:
+        s.repository(name).set_read_only(not off)
+        s.out.say(f"Repository {name} is {'writable' if off else 'read-only'}.", {"read_only": not off})

@@ -1,0 +1,85 @@
+"""What every command begins with: its lake, its output, and the `repository/ref/path` that it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+import strandline
+from strandline.cli.output import Output
+from strandline.errors import UsageError
+from strandline.lake import Lake
+from strandline.repository.branch import Branch
+from strandline.repository.ref import Ref
+from strandline.repository.repository import Repository
+
+LakeOption = Annotated[
+    str | None,
+    typer.Option("--lake", envvar="STRANDLINE_LAKE", help="The lake: a folder or a TOML file.", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")]
+MessageOption = Annotated[str | None, typer.Option("--message", "-m", help="The commit message.")]
+MetaOption = Annotated[list[str] | None, typer.Option("--meta", help="Metadata of the commit, as key=value.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    lake: Lake
+    out: Output
+
+    def repository(self, name: str) -> Repository:
+        if "/" in name:
+            raise UsageError(f"{name!r} is not the name of a repository.", next="Write only its name, such as nyc.")
+        return self.lake.repository(name)
+
+    def ref(self, text: str) -> Ref:
+        """The ref of `repository/ref`."""
+        repository, ref, path = split(text)
+        if path:
+            raise UsageError(f"{text!r} names a path; this command takes a ref.", next=f"Write {repository}/{ref}.")
+        return self.lake.repository(repository).ref(ref)
+
+    def branch(self, text: str) -> Branch:
+        repository, ref, path = split(text)
+        if path:
+            raise UsageError(f"{text!r} names a path; this command takes a branch.", next=f"Write {repository}/{ref}.")
+        return self.lake.repository(repository).branch(ref)
+
+    def place(self, text: str) -> tuple[Ref, str]:
+        """The ref and the path of `repository/ref/path`."""
+        repository, ref, path = split(text)
+        return self.lake.repository(repository).ref(ref), path
+
+    def branch_place(self, text: str) -> tuple[Branch, str]:
+        repository, ref, path = split(text)
+        return self.lake.repository(repository).branch(ref), path
+
+
+def split(text: str) -> tuple[str, str, str]:
+    """Take `repository/ref/path` apart; no ref contains a "/"."""
+    repository, _, rest = text.partition("/")
+    ref, _, path = rest.partition("/")
+    if not repository or not ref:
+        raise UsageError(f"{text!r} is not repository/ref.", next="Write for example nyc/main or nyc/main/raw/a.csv.")
+    return repository, ref, path
+
+
+@contextmanager
+def session(lake: str | None, as_json: bool, *, create: bool = False) -> Iterator[Session]:
+    out = Output(as_json)
+    with strandline.open(lake, create=create) as opened:
+        yield Session(opened, out)
+
+
+def metadata_of(pairs: list[str] | None) -> dict[str, str]:
+    metadata = {}
+    for pair in pairs or []:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise UsageError(f"{pair!r} is not key=value.", next="For example --meta job=42.")
+        metadata[key] = value
+    return metadata
