@@ -129,6 +129,11 @@ class Ref:
             raise self._missing(info) from None
         return file if mode == "rb" else io.TextIOWrapper(file, "utf-8")
 
+    def url(self, path: str) -> str:
+        """Where the bytes of an object are, as Spark and Hadoop write it; to be read, never written."""
+        blobs, key = self._core.resolver.resolve(self.stat(path).physical_address)
+        return blobs.spark_url(key)
+
     def _missing(self, info: ObjectInfo) -> ObjectMissing:
         return ObjectMissing(
             f"The bytes of {info.path!r} in {self._core.name}/{self.expression} are gone: there is nothing at "

