@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
@@ -21,6 +22,34 @@ _ABSENT = (FileNotFoundError,)
 
 _memory: dict[str, MemoryStore] = {}
 """The memory stores of this process by name, so that `memory://name` means one thing however often it is opened."""
+
+
+class _Readable(io.RawIOBase):
+    """obstore's reader as a Python file."""
+
+    def __init__(self, store: RemoteBlobStore, file: Any) -> None:
+        self._store = store
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = bytes(self._file.read(len(buffer)))
+        except Exception as error:
+            raise self._store._failed(error, "no") from error
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
 
 
 class RemoteBlobStore(BlobStore):
@@ -102,11 +131,12 @@ class RemoteBlobStore(BlobStore):
 
     def open_read(self, key: str) -> BinaryIO:
         try:
-            return cast("BinaryIO", obstore.open_reader(self._store, self._key(key), buffer_size=READ_BUFFER_BYTES))
+            file = obstore.open_reader(self._store, self._key(key), buffer_size=READ_BUFFER_BYTES)
         except _ABSENT:
             raise BlobNotFound(key) from None
         except Exception as error:
             raise self._failed(error, "no") from error
+        return cast("BinaryIO", io.BufferedReader(_Readable(self, file)))
 
     def spark_url(self, key: str) -> str:
         if not self._spark_root:

@@ -1,0 +1,150 @@
+"""The conformance suite of `strandline.blob.BlobStore`: one test for each sentence of the interface."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from strandline.blob import BlobExists, BlobNotFound, BlobStore
+from strandline.errors import InvalidName
+
+
+class BlobStoreTests:
+    """Inherit, and give a `store` fixture that yields an empty store."""
+
+    @pytest.fixture
+    def store(self) -> Iterator[BlobStore]:
+        raise NotImplementedError("give a fixture `store` that yields an empty store")
+
+    def test_a_blob_that_was_put_is_read_back(self, store: BlobStore) -> None:
+        store.put("a/b.txt", b"hello")
+        assert store.get("a/b.txt") == b"hello"
+
+    def test_an_empty_blob_is_a_blob(self, store: BlobStore) -> None:
+        store.put("empty", b"")
+        assert store.get("empty") == b""
+        assert store.head("empty").size == 0
+
+    def test_what_is_not_there_is_not_found(self, store: BlobStore) -> None:
+        for call in (store.get, store.head, store.open_read):
+            with pytest.raises(BlobNotFound):
+                call("nothing/here")
+
+    def test_a_part_is_read_by_its_bytes(self, store: BlobStore) -> None:
+        store.put("k", b"0123456789")
+        assert store.get("k", 2, 5) == b"234"
+        assert store.get("k", 7) == b"789"
+        assert store.get("k", 0, 3) == b"012"
+
+    def test_what_lies_beyond_the_end_is_left_out(self, store: BlobStore) -> None:
+        store.put("k", b"0123456789")
+        assert store.get("k", 8, 100) == b"89"
+        assert store.get("k", 10, 20) == b""
+
+    def test_a_put_overwrites(self, store: BlobStore) -> None:
+        store.put("k", b"1")
+        store.put("k", b"2", "overwrite")
+        assert store.get("k") == b"2"
+
+    def test_mode_create_refuses_a_taken_key_and_writes_nothing(self, store: BlobStore) -> None:
+        store.put("k", b"1", "create")
+        with pytest.raises(BlobExists):
+            store.put("k", b"2", "create")
+        assert store.get("k") == b"1"
+
+    def test_of_many_that_create_a_key_at_once_one_wins(self, store: BlobStore) -> None:
+        won: list[bytes] = []
+
+        def create(body: bytes) -> None:
+            try:
+                store.put("race", body, "create")
+                won.append(body)
+            except BlobExists:
+                pass
+
+        threads = [threading.Thread(target=create, args=(b"%d" % i,)) for i in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert won == [store.get("race")]
+
+    def test_a_file_is_read_to_its_end(self, store: BlobStore) -> None:
+        body = bytes(range(256)) * 50_000
+        store.put("large", io.BytesIO(body))
+        assert store.get("large") == body
+
+    def test_a_file_is_read_from_where_it_stands(self, store: BlobStore) -> None:
+        file = io.BytesIO(b"skipped, kept")
+        file.seek(9)
+        store.put("k", file)
+        assert store.get("k") == b"kept"
+
+    def test_head_tells_the_size(self, store: BlobStore) -> None:
+        store.put("k", b"12345")
+        info = store.head("k")
+        assert (info.key, info.size) == ("k", 5)
+
+    def test_the_etag_changes_with_the_bytes(self, store: BlobStore) -> None:
+        store.put("k", b"1")
+        before = store.head("k").etag
+        store.put("k", b"22")
+        assert before
+        assert store.head("k").etag != before
+
+    def test_a_deleted_blob_is_gone(self, store: BlobStore) -> None:
+        store.put("a", b"1")
+        store.put("b", b"2")
+        store.delete_many(["a"])
+        assert [info.key for info in store.list()] == ["b"]
+
+    def test_deleting_what_is_not_there_is_fine(self, store: BlobStore) -> None:
+        store.put("a", b"1")
+        store.delete_many(["nothing", "a", "no/such/folder"])
+        assert list(store.list()) == []
+
+    def test_a_list_has_all_blobs_below_a_prefix(self, store: BlobStore) -> None:
+        for key in ("a/1", "a/2/x", "ab", "b/1"):
+            store.put(key, key.encode())
+        assert sorted(info.key for info in store.list("a")) == ["a/1", "a/2/x", "ab"]
+        assert sorted(info.key for info in store.list("a/")) == ["a/1", "a/2/x"]
+        assert sorted(info.key for info in store.list("a/2/")) == ["a/2/x"]
+        assert list(store.list("c")) == []
+        assert len(list(store.list())) == 4
+
+    def test_a_listed_blob_is_as_head_tells_it(self, store: BlobStore) -> None:
+        store.put("a/1", b"123")
+        assert list(store.list("a/")) == [store.head("a/1")]
+
+    def test_a_list_longer_than_a_page_is_complete(self, store: BlobStore) -> None:
+        for i in range(1_100):
+            store.put(f"many/{i:04d}", b"")
+        assert sorted(info.key for info in store.list("many/")) == [f"many/{i:04d}" for i in range(1_100)]
+
+    def test_a_blob_opens_as_a_seekable_file(self, store: BlobStore) -> None:
+        store.put("k", b"0123456789")
+        with store.open_read("k") as file:
+            assert bytes(file.read(3)) == b"012"
+            file.seek(8)
+            assert bytes(file.read()) == b"89"
+
+    def test_odd_keys_are_kept_as_they_are(self, store: BlobStore) -> None:
+        for key in ("sp ace", "plus+", "per%20cent", "ümläut", "日本", "a=b&c", "[x]{y}", "~tilde"):
+            store.put(key, key.encode())
+            assert store.get(key) == key.encode()
+            assert [info.key for info in store.list(key)] == [key]
+
+    @pytest.mark.parametrize("key", ["", "/a", "a//b", "a/../b", "./a", "a\0b", ".."])
+    def test_a_key_that_breaks_the_rule_is_refused(self, store: BlobStore, key: str) -> None:
+        with pytest.raises(InvalidName):
+            store.put(key, b"x")
+        with pytest.raises(InvalidName):
+            store.get(key)
+
+    def test_syncing_blobs_that_others_wrote_is_fine(self, store: BlobStore) -> None:
+        store.put("a/1", b"1")
+        store.sync(["a/1"])
+        assert store.get("a/1") == b"1"

@@ -1,0 +1,307 @@
+"""The conformance suite of `strandline.kv.Store`: one test for each sentence of the interface.
+
+    class TestMine(StoreTests):
+        @pytest.fixture
+        def store(self, tmp_path):
+            with MyStore(tmp_path) as store:
+                yield store
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+from strandline.kv.store import ABSENT, KEY_MAX_BYTES, PARTITION_MAX_BYTES, PredicateFailed, Store
+
+P = b"partition"
+ODD_KEYS = [b"\x01", b"/", b"0", b"A", b"a", b"a/", b"a/b", b"a0", b"b", b"\x7f", "é".encode(), "日本".encode(), b"\xff"]
+THREADS = 8
+INCREMENTS = 25
+
+
+class StoreTests:
+    """Inherit, and give a `store` fixture that yields an empty store."""
+
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        raise NotImplementedError("give a fixture `store` that yields an empty store")
+
+    # --- get and set
+
+    def test_a_key_that_does_not_exist_is_none(self, store: Store) -> None:
+        assert store.get(P, b"k") is None
+
+    def test_a_read_after_a_write_returns_it(self, store: Store) -> None:
+        store.set(P, b"k", b"v")
+        assert store.get(P, b"k") == b"v"
+
+    def test_a_set_overwrites_whatever_was_there(self, store: Store) -> None:
+        store.set(P, b"k", b"1")
+        store.set(P, b"k", b"2")
+        assert store.get(P, b"k") == b"2"
+
+    def test_values_are_any_bytes(self, store: Store) -> None:
+        for value in (b"", b"\x00", bytes(range(256)), b"x" * 200_000):
+            store.set(P, b"k", value)
+            assert store.get(P, b"k") == value
+
+    def test_keys_and_partitions_may_be_as_long_as_promised(self, store: Store) -> None:
+        partition, key = b"p" * PARTITION_MAX_BYTES, b"k" * KEY_MAX_BYTES
+        store.set(partition, key, b"v")
+        assert store.get(partition, key) == b"v"
+        assert store.scan_page(partition).keys == [key]
+
+    def test_a_key_in_one_partition_is_not_in_another(self, store: Store) -> None:
+        store.set(P, b"k", b"v")
+        assert store.get(b"partition2", b"k") is None
+        assert store.get(b"partitio", b"nk") is None
+
+    def test_a_partition_whose_name_begins_another_keeps_to_itself(self, store: Store) -> None:
+        store.set(b"a", b"k", b"1")
+        store.set(b"a/b", b"k", b"2")
+        store.set(b"ab", b"k", b"3")
+        assert store.scan_page(b"a").values == [b"1"]
+        assert store.scan_page(b"a/b").values == [b"2"]
+
+    # --- set_if
+
+    def test_set_if_absent_makes_a_key(self, store: Store) -> None:
+        store.set_if(P, b"k", b"v", ABSENT)
+        assert store.get(P, b"k") == b"v"
+
+    def test_set_if_absent_refuses_a_key_that_exists_and_writes_nothing(self, store: Store) -> None:
+        store.set(P, b"k", b"1")
+        with pytest.raises(PredicateFailed):
+            store.set_if(P, b"k", b"2", ABSENT)
+        assert store.get(P, b"k") == b"1"
+
+    def test_set_if_replaces_the_value_that_get_returned(self, store: Store) -> None:
+        store.set(P, b"k", b"1")
+        seen = store.get(P, b"k")
+        assert seen is not None
+        store.set_if(P, b"k", b"2", seen)
+        assert store.get(P, b"k") == b"2"
+
+    def test_set_if_refuses_another_value_and_writes_nothing(self, store: Store) -> None:
+        store.set(P, b"k", b"1")
+        with pytest.raises(PredicateFailed):
+            store.set_if(P, b"k", b"3", b"2")
+        assert store.get(P, b"k") == b"1"
+
+    def test_set_if_with_a_value_refuses_a_key_that_does_not_exist(self, store: Store) -> None:
+        with pytest.raises(PredicateFailed):
+            store.set_if(P, b"k", b"2", b"1")
+        assert store.get(P, b"k") is None
+
+    def test_set_if_tells_the_empty_value_from_absence(self, store: Store) -> None:
+        with pytest.raises(PredicateFailed):
+            store.set_if(P, b"k", b"1", b"")
+        store.set(P, b"k", b"")
+        with pytest.raises(PredicateFailed):
+            store.set_if(P, b"k", b"1", ABSENT)
+        store.set_if(P, b"k", b"1", b"")
+        assert store.get(P, b"k") == b"1"
+
+    def test_set_if_may_write_the_value_that_is_there(self, store: Store) -> None:
+        store.set(P, b"k", b"1")
+        store.set_if(P, b"k", b"1", b"1")
+        assert store.get(P, b"k") == b"1"
+
+    def test_set_if_compares_long_values_to_their_last_byte(self, store: Store) -> None:
+        value = b"x" * 80_000
+        store.set(P, b"k", value)
+        with pytest.raises(PredicateFailed):
+            store.set_if(P, b"k", b"new", value[:-1] + b"y")
+        store.set_if(P, b"k", b"new", value)
+        assert store.get(P, b"k") == b"new"
+
+    def test_set_if_absent_works_after_a_delete(self, store: Store) -> None:
+        store.set(P, b"k", b"1")
+        store.delete(P, b"k")
+        store.set_if(P, b"k", b"2", ABSENT)
+        assert store.get(P, b"k") == b"2"
+
+    def test_of_many_that_swap_a_counter_at_once_no_increment_is_lost(self, store: Store) -> None:
+        store.set(P, b"n", b"0")
+
+        def increment() -> None:
+            for _ in range(INCREMENTS):
+                while True:
+                    seen = store.get(P, b"n")
+                    assert seen is not None
+                    try:
+                        store.set_if(P, b"n", str(int(seen) + 1).encode(), seen)
+                        break
+                    except PredicateFailed:
+                        continue
+
+        in_threads(increment)
+        assert store.get(P, b"n") == str(THREADS * INCREMENTS).encode()
+
+    def test_of_many_that_make_a_key_at_once_one_wins(self, store: Store) -> None:
+        won: list[bytes | None] = []
+
+        def make() -> None:
+            mine = uuid4().hex.encode()
+            try:
+                store.set_if(P, b"k", mine, ABSENT)
+                won.append(mine)
+            except PredicateFailed:
+                pass
+
+        in_threads(make)
+        assert won == [store.get(P, b"k")]
+
+    # --- delete
+
+    def test_a_deleted_key_is_gone(self, store: Store) -> None:
+        store.set(P, b"k", b"v")
+        store.delete(P, b"k")
+        assert store.get(P, b"k") is None
+        assert store.scan_page(P).keys == []
+
+    def test_deleting_what_is_not_there_is_fine(self, store: Store) -> None:
+        store.delete(P, b"k")
+        store.delete_many(P, [b"k", b"l"])
+
+    # --- scans
+
+    def test_a_scan_is_in_byte_order(self, store: Store) -> None:
+        for key in reversed(ODD_KEYS):
+            store.set(P, key, key)
+        assert list(store.scan(P)) == [(key, key) for key in sorted(ODD_KEYS)]
+
+    def test_a_scan_of_an_unknown_partition_is_empty(self, store: Store) -> None:
+        assert list(store.scan(b"nothing")) == []
+
+    def test_a_page_begins_at_its_start_and_ends_before_its_end(self, store: Store) -> None:
+        store.set_many(P, [(b"%02d" % i, b"v") for i in range(10)])
+        assert store.scan_page(P, b"03", b"06").keys == [b"03", b"04", b"05"]
+        assert store.scan_page(P, b"035").keys[0] == b"04"
+        assert store.scan_page(P, b"06", b"03").keys == []
+
+    def test_a_page_holds_its_limit_and_fewer_only_at_the_end(self, store: Store) -> None:
+        store.set_many(P, [(b"%02d" % i, b"v") for i in range(10)])
+        assert len(store.scan_page(P, limit=4).keys) == 4
+        assert len(store.scan_page(P, b"08", limit=4).keys) == 2
+
+    def test_keys_and_values_of_a_page_belong_together(self, store: Store) -> None:
+        store.set_many(P, [(b"%03d" % i, b"v%d" % i) for i in range(100)])
+        page = store.scan_page(P)
+        assert page.values == [b"v%d" % i for i in range(100)]
+
+    def test_pages_go_on_where_the_last_one_ended(self, store: Store) -> None:
+        keys = [b"%04d" % i for i in range(25)]
+        store.set_many(P, [(key, b"v") for key in keys])
+        pages = list(store.scan_pages(P, page_keys=10))
+        assert [len(page.keys) for page in pages] == [10, 10, 5]
+        assert [key for page in pages for key in page.keys] == keys
+
+    def test_a_scan_begun_after_a_set_returned_sees_it(self, store: Store) -> None:
+        for i in range(20):
+            store.set(P, b"%02d" % i, b"v")
+            assert len(store.scan_page(P).keys) == i + 1
+
+    def test_a_scan_returns_every_key_that_is_present_throughout(self, store: Store) -> None:
+        stays = [b"%05d" % i for i in range(0, 2000, 2)]
+        store.set_many(P, [(key, b"v") for key in stays])
+        stop = threading.Event()
+
+        def disturb() -> None:
+            i = 1
+            while not stop.is_set():
+                store.set(P, b"%05d" % i, b"v")
+                store.delete(P, b"%05d" % i)
+                i = (i + 2) % 2000
+
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        try:
+            for _ in range(5):
+                found = [key for page in store.scan_pages(P, page_keys=100) for key in page.keys]
+                assert len(set(found)) == len(found)
+                assert set(stays) <= set(found)
+        finally:
+            stop.set()
+            thread.join()
+
+    # --- bulk paths
+
+    def test_set_many_means_the_same_as_a_loop(self, store: Store) -> None:
+        pairs = [(b"%06d" % i, b"v%d" % i) for i in range(6_000)]
+        store.set(P, b"000003", b"old")
+        store.set_many(P, pairs)
+        assert list(store.scan(P)) == pairs
+
+    def test_get_many_keeps_the_order_of_its_keys(self, store: Store) -> None:
+        store.set_many(P, [(b"a", b"1"), (b"b", b"2")])
+        assert store.get_many(P, [b"b", b"x", b"a", b"b"]) == [b"2", None, b"1", b"2"]
+
+    def test_delete_many_means_the_same_as_a_loop(self, store: Store) -> None:
+        store.set_many(P, [(b"%04d" % i, b"v") for i in range(3_000)])
+        store.delete_many(P, (b"%04d" % i for i in range(3_000) if i % 3))
+        assert len(list(store.scan(P))) == 1_000
+
+    def test_bulk_calls_with_nothing_to_do_are_fine(self, store: Store) -> None:
+        store.set_many(P, [])
+        store.delete_many(P, [])
+        assert store.get_many(P, []) == []
+
+    # --- threads, forks, closing
+
+    def test_it_is_safe_to_share_between_threads(self, store: Store) -> None:
+        def work() -> None:
+            name = uuid4().bytes.hex().encode()
+            for i in range(30):
+                store.set(P, name + b"/%02d" % i, b"v")
+                assert store.get(P, name + b"/%02d" % i) == b"v"
+
+        in_threads(work)
+        assert len(store.scan_page(P).keys) == THREADS * 30
+
+    def test_it_is_usable_after_a_fork(self, store: Store) -> None:
+        store.set(P, b"before", b"1")
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                if self.shares_data_with_a_fork:
+                    store.set(P, b"from the child", b"2")
+                code = 0 if store.get(P, b"before") == b"1" else 2
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        store.set(P, b"after", b"3")
+        expected = b"2" if self.shares_data_with_a_fork else None
+        assert store.get(P, b"from the child") == expected
+
+    def test_closing_twice_is_fine(self, store: Store) -> None:
+        store.close()
+        store.close()
+
+    shares_data_with_a_fork = True
+    """False for a store whose data is in the memory of the process."""
+
+
+def in_threads(work: object) -> None:
+    """Run `work` in several threads at once, and raise what any of them raised."""
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()  # type: ignore[operator]
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]

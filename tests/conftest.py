@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import settings
+
+import strandline
+from strandline.lake import Lake, find_settings, open_lake
+from strandline.repository.branch import Branch
+from strandline.repository.repository import Repository
+from strandline.testing.clock import ManualClock
+from tests import servers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.register_assert_rewrite("strandline.testing.kv_conformance", "strandline.testing.blob_conformance")
+settings.register_profile("suite", deadline=None, max_examples=60)
+settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("STRANDLINE_") and "_TEST_" not in name]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("STRANDLINE_COMMITTER", "tester")
+
+
+@pytest.fixture(scope="session")
+def postgres_url() -> Iterator[str]:
+    with servers.postgres() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def redis_url() -> Iterator[str]:
+    with servers.redis() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    with servers.s3() as endpoint, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AWS_ACCESS_KEY_ID", servers.ACCESS_KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", servers.SECRET_KEY)
+        yield endpoint
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def lake(tmp_path: Path, clock: ManualClock) -> Iterator[Lake]:
+    """A lake in a folder, not synced, with a clock that stands still."""
+    with open_lake(find_settings(tmp_path / "lake", synced=False), create=True, clock=clock) as opened:
+        yield opened
+
+
+@pytest.fixture
+def repo(lake: Lake) -> Repository:
+    return lake.repository("nyc", create=True)
+
+
+@pytest.fixture
+def main(repo: Repository) -> Branch:
+    return repo.branch("main")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    folder = tmp_path_factory.mktemp("spark")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    )
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+
+
+def names(ref: strandline.Ref, prefix: str = "") -> list[str]:
+    """The paths of a ref."""
+    return [found.path for found in ref.list(prefix)]
