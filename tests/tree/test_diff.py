@@ -33,9 +33,7 @@ def test_a_diff_tells_every_path_that_differs(
         a, b = make(store, left), make(store, right)
         parts = list(diff(store, a, b))
         found = [
-            (path, Kind(kind))
-            for part in parts
-            for path, kind in zip(part.paths.to_pylist(), part.kinds, strict=True)
+            (path, Kind(kind)) for part in parts for path, kind in zip(part.paths.to_pylist(), part.kinds, strict=True)
         ]
         assert found == expected(left, right)
         bounded = [path for part in diff(store, a, b, start, end) for path in part.paths.to_pylist()]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, LayersMoved, Moved, Seen, backoff_s, contention, update
-from strandline.branch.record import Branch, attach, refuse_blocked, seal
+from strandline.branch.record import Branch, attach, attach_on_top, refuse_blocked, seal
 from strandline.branch.staging import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
 from strandline.errors import OutcomeUnknown
@@ -18,14 +18,9 @@ Pairs = Sequence[tuple[bytes, bytes]]
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Staged pairs, in any order, each path once.
-
-    Attributes:
-        reads_layers: whether they were computed from what the branch held; if not, they stay right whatever moves.
-    """
+    """Staged pairs, in any order, each path once."""
 
     pairs: Pairs
-    reads_layers: bool
 
 
 def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Branch], Computed]) -> int:
@@ -36,20 +31,26 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
     Returns:
         The number of changes.
     """
-    computed: Computed | None = None
-    token, intent = StagingToken(""), b""
     for attempt in range(MAX_ATTEMPTS):
         seen = update(cell, branch_id, lambda branch: _seal_if_allowed(cell.name, branch))
-        if computed is None or computed.reads_layers:
-            computed = compute(seen.branch)
-            if not computed.pairs:
-                return 0
-            token, intent = _write_private(cell, seen.branch, computed.pairs)
-        elif is_condemned(cell.stores, intent):
-            token, intent = _write_private(cell, seen.branch, computed.pairs)
-        if _try(cell, branch_id, seen, token, intent):
-            cell.stores.kv.delete(cell.stores.records, intent)
+        computed = compute(seen.branch)
+        if not computed.pairs:
+            return 0
+        token, intent = _write_private(cell, seen.branch, computed.pairs)
+        if _try(cell, branch_id, seen, intent, lambda now: attach(now, seen.branch, token), token):  # noqa: B023
             return len(computed.pairs)
+        time.sleep(backoff_s(attempt))
+    raise contention(cell.name)
+
+
+def attach_pairs(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> int:
+    """Stage changes that were not computed from what the branch holds; all of them or none, whatever else moves."""
+    for attempt in range(MAX_ATTEMPTS):
+        seen = cell.read(branch_id)
+        refuse_blocked(seen.branch, "stage", cell.name)
+        token, intent = _write_private(cell, seen.branch, pairs)
+        if _try(cell, branch_id, seen, intent, lambda now: attach_on_top(now, token, StagingToken(new_id())), token):  # noqa: B023
+            return len(pairs)
         time.sleep(backoff_s(attempt))
     raise contention(cell.name)
 
@@ -68,27 +69,36 @@ def _write_private(cell: BranchCell, branch: Branch, pairs: Pairs) -> tuple[Stag
     return token, intent
 
 
-def _try(cell: BranchCell, branch_id: BranchId, seen: Seen, token: StagingToken, intent: bytes) -> bool:
-    """Attach the token to the layers of `seen`; False if they moved.
+def _try(
+    cell: BranchCell,
+    branch_id: BranchId,
+    seen: Seen,
+    intent: bytes,
+    transition: Callable[[Branch], Branch],
+    token: StagingToken,
+) -> bool:
+    """Swap the token in; False if it was condemned, or if the layers moved that it was computed from.
 
     Invariant: the item of the token is read after the record that the swap demands, and a cleaner condemns the item
     before it seals the branch. So either this sees that the token is condemned, or the cleaner's seal comes after the
     swap and it finds the token on record, or the seal makes the swap fail.
     """
     now = seen
-    for _ in range(MAX_ATTEMPTS):
+    for attempt in range(MAX_ATTEMPTS):
         if is_condemned(cell.stores, intent):
             return False
         try:
             refuse_blocked(now.branch, "stage", cell.name)
-            cell.swap(now, attach(now.branch, seen.branch, token))
-            return True
+            cell.swap(now, transition(now.branch))
         except LayersMoved:
             return False
         except Moved:
+            time.sleep(backoff_s(attempt) if attempt > 2 else 0)
             now = cell.read(branch_id)
+            continue
         except OutcomeUnknown:
-            if token in cell.read(branch_id).branch.tokens:
-                return True
-            raise
-    return False
+            if token not in cell.read(branch_id).branch.tokens:
+                raise
+        cell.stores.kv.delete(cell.stores.records, intent)
+        return True
+    raise contention(cell.name)

@@ -33,6 +33,7 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         branch_id: unique to this creation of the name; begins every physical path that is written through it.
         head: the newest commit.
         content_epoch: grows with every transition but seal, attach and commit.
+        attaches: grows with every attach, whose token may come to lie beneath tokens that others have read.
         staging_token: where new writes go.
         sealed_tokens: newest first; being committed or compacted.
         compacted: a tree that holds head and some of what is staged, or None.
@@ -47,6 +48,7 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     staging_token: StagingToken
     created_at: Microseconds
     content_epoch: int = 0
+    attaches: int = 0
     sealed_tokens: tuple[StagingToken, ...] = ()
     compacted: TreeRef | None = None
     compaction_started: Microseconds | None = None
@@ -126,15 +128,24 @@ def refuse_moved(now: Branch, seen: Branch, applied: Sequence[StagingToken]) -> 
 
 
 def attach(now: Branch, seen: Branch, token: StagingToken) -> Branch:
-    """A private token, filled beforehand, becomes the newest sealed token: its changes appear at one instant.
+    """A private token, filled beforehand with what was computed from `seen`, becomes visible right beneath the staging
+    token that was fresh in `seen`: what was staged meanwhile lies above it and is ordered after it.
 
-    Refused when anything was sealed, committed or folded since `seen`, from which the changes were computed. What was
-    staged meanwhile lies above the token and is ordered after it.
+    The layers beneath that staging token say the same as in `seen` if it is still on record, since commits take tails
+    of the tokens and so took at most what was read; if nothing was folded; and if nobody else attached.
     """
-    refuse_moved(now, seen, seen.sealed_tokens)
-    if now.sealed_tokens != seen.sealed_tokens:
+    same = now.content_epoch == seen.content_epoch and now.attaches == seen.attaches
+    if not same or seen.staging_token not in now.tokens:
         raise LayersMoved
-    return replace(now, sealed_tokens=(token, *now.sealed_tokens))
+    at = now.tokens.index(seen.staging_token)
+    sealed = (*now.sealed_tokens[:at], token, *now.sealed_tokens[at:])
+    return replace(now, sealed_tokens=sealed, attaches=now.attaches + 1)
+
+
+def attach_on_top(now: Branch, token: StagingToken, fresh: StagingToken) -> Branch:
+    """A private token that was not computed from anything: it lies above all that was acknowledged before this swap."""
+    sealed = seal(now, fresh)
+    return replace(sealed, sealed_tokens=(token, *sealed.sealed_tokens), attaches=now.attaches + 1)
 
 
 def fold(now: Branch, seen: Branch, applied: Sequence[StagingToken], compacted: TreeRef | None) -> Branch:
@@ -197,8 +208,9 @@ def decide_commit(
         # tokens never return to a record, so all of mine were there throughout: the scan was complete
         return Verdict.SWAP, left
     nothing_compacted = now.compacted is None and seen.compacted is None
-    if same_epoch and nothing_compacted and left and tail and is_complete:
-        # commits that came first took a tail of mine on top of my own base, so my tree contains theirs
+    if same_epoch and nothing_compacted and left and tail and is_complete and now.attaches == seen.attaches:
+        # commits that came first took a tail of mine on top of my own base, so my tree contains theirs; an attach
+        # could have put something between my tokens that such a commit took and my tree lacks
         return Verdict.REPARENT, left
     if not left and now.compacted is None:
         return Verdict.LOOK_FOR_MINE, left

@@ -108,11 +108,11 @@ def _tokens_on_record(stores: Stores, item: QueueItem) -> set[StagingToken]:
 
 
 def _fence_attach(stores: Stores, item: QueueItem) -> None:
-    """Make the attach of a private token impossible if it has not happened: a seal moves the layers it demands.
+    """Make the attach of a private token impossible if it has not happened, by changing the record with a seal.
 
-    A client that is still alive reads its queue item after each read of the record and before each attempt, so on a
-    record as new as this seal it sees that the item is condemned. The caller looks afterwards whether the token made
-    it onto the record.
+    A client that is still alive reads its queue item after each read of the record and before each attempt. So an
+    attempt on a record older than this seal fails at its swap, and on a newer one the client sees that the item is
+    condemned. The caller looks afterwards whether the token made it onto the record before.
     """
     cell = BranchCell(stores, item.branch)
     while True:

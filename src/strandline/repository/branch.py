@@ -11,7 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from strandline.branch.attach import Computed, attach_changes
+from strandline.branch.attach import Computed, attach_changes, attach_pairs
 from strandline.branch.commit import Draft
 from strandline.branch.commit import commit as commit_branch
 from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit
@@ -160,7 +160,7 @@ class Branch(Ref):
         if not pairs:
             return 0
         if atomic:
-            return attach_changes(self._cell, self.branch_id, lambda _: Computed(pairs, reads_layers=False))
+            return attach_pairs(self._cell, self.branch_id, pairs)
         stage_many(self._cell, self.branch_id, pairs)
         return len(pairs)
 
@@ -219,7 +219,7 @@ class Branch(Ref):
         check_prefix(prefix)
 
         def compute(record: BranchRecord) -> Computed:
-            return Computed([(path.encode(), value) for path, _ in self._sealed(record, prefix)], reads_layers=True)
+            return Computed([(path.encode(), value) for path, _ in self._sealed(record, prefix)])
 
         return attach_changes(self._cell, self.branch_id, compute)
 
@@ -261,7 +261,7 @@ class Branch(Ref):
             pairs = {path.encode(): encode_staged(TOMBSTONE) for path, _ in found} if is_rename else {}
             for path, entry in found:
                 pairs[check_path(target + path[len(source) :])] = encode_staged(entry)
-            return Computed(list(pairs.items()), reads_layers=True)
+            return Computed(list(pairs.items()))
 
         staged = attach_changes(self._cell, self.branch_id, compute)
         return staged // 2 if is_rename else staged
@@ -318,7 +318,7 @@ class Branch(Ref):
             if replace_below is not None:
                 present = [path for path, _ in self._sealed(record, replace_below) if not keep(path)]
                 gone = [(key, value) for key in map(str.encode, present) if key not in written]
-            return Computed(new + gone, reads_layers=replace_below is not None or bool(expect))
+            return Computed(new + gone)
 
         return attach_changes(self._cell, self.branch_id, compute)
 

@@ -40,9 +40,7 @@ class CountingStore(Store):
         self.calls["delete"] += 1
         self._store.delete(partition, key)
 
-    def scan_page(
-        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
-    ) -> Page:
+    def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         self.calls["scan_page"] += 1
         return self._store.scan_page(partition, start, end, limit)
 

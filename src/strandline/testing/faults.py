@@ -72,9 +72,7 @@ class FaultyStore(Store):
         self._land()
         return found
 
-    def scan_page(
-        self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS
-    ) -> Page:
+    def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         self._read("scan_page", partition, start)
         found = self._store.scan_page(partition, start, end, limit)
         self._land()

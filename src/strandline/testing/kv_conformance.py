@@ -1,10 +1,10 @@
 """The conformance suite of `strandline.kv.Store`: one test for each sentence of the interface.
 
-    class TestMine(StoreTests):
-        @pytest.fixture
-        def store(self, tmp_path):
-            with MyStore(tmp_path) as store:
-                yield store
+class TestMine(StoreTests):
+    @pytest.fixture
+    def store(self, tmp_path):
+        with MyStore(tmp_path) as store:
+            yield store
 """
 
 from __future__ import annotations
@@ -19,7 +19,21 @@ import pytest
 from strandline.kv.store import ABSENT, KEY_MAX_BYTES, PARTITION_MAX_BYTES, PredicateFailed, Store
 
 P = b"partition"
-ODD_KEYS = [b"\x01", b"/", b"0", b"A", b"a", b"a/", b"a/b", b"a0", b"b", b"\x7f", "é".encode(), "日本".encode(), b"\xff"]
+ODD_KEYS = [
+    b"\x01",
+    b"/",
+    b"0",
+    b"A",
+    b"a",
+    b"a/",
+    b"a/b",
+    b"a0",
+    b"b",
+    b"\x7f",
+    "é".encode(),
+    "日本".encode(),
+    b"\xff",
+]
 THREADS = 8
 INCREMENTS = 25
 
