@@ -110,10 +110,10 @@ def find_settings(
             )
         else:
             path = Path(text).expanduser().absolute()
-            if path.suffix == ".toml" or path.is_file():
+            if path.suffix == ".toml" or os.path.isfile(path):
                 _fill(given, _read_toml(path))
             else:
-                if (path / SETTINGS_FILE).is_file():
+                if os.path.isfile(path / SETTINGS_FILE):
                     _fill(given, _read_toml(path / SETTINGS_FILE))
                 folder = path
                 _fill(
@@ -335,7 +335,8 @@ def _prepare_folder(settings: Settings, create: bool) -> None:
         raise _no_permission(folder) from error
     except (FileExistsError, NotADirectoryError) as error:
         raise InvalidSettings(f"{str(folder)!r} is not a folder.", next="Give the path of a folder.") from error
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+    effective = os.access in os.supports_effective_ids
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
         raise _no_permission(folder)
 
 

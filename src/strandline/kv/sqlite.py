@@ -183,7 +183,8 @@ class SqliteStore(Store):
                 for write in group:
                     self._do(write, connection)
             except BaseException:
-                connection.execute("ROLLBACK")
+                if connection.in_transaction:  # some errors, such as a full disk, have rolled it back already
+                    connection.execute("ROLLBACK")
                 raise
             happened = "unknown"
             try:

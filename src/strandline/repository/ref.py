@@ -213,11 +213,14 @@ class Ref:
         lock = threading.Lock()
 
         def copy(info: ObjectInfo) -> None:
-            place = root / info.path[cut:]
-            if not place.resolve().is_relative_to(root.resolve()) or info.path.endswith("/"):
-                raise UsageError(f"{info.path!r} has no place in a folder.", next="Export a prefix without it.")
-            place.parent.mkdir(parents=True, exist_ok=True)
-            self._copy_out(info, place)
+            relative = info.path[cut:]
+            if any(part in ("", ".", "..") for part in relative.split("/")):
+                raise _no_place(info, "it has empty, '.' or '..' parts", root)
+            try:
+                (root / relative).parent.mkdir(parents=True, exist_ok=True)
+                self._copy_out(info, root / relative)
+            except OSError as error:
+                raise _no_place(info, error.strerror or str(error), root) from error
             if progress is not None:
                 with lock:
                     progress(info)
@@ -241,6 +244,14 @@ class Ref:
         # by name: tables stand above this package and import it
         made: Table = import_module("strandline.tables.table").Table(self, path)
         return made
+
+
+def _no_place(info: ObjectInfo, why: str, root: Path) -> UsageError:
+    return UsageError(
+        f"{info.path!r} cannot be a file in the folder {str(root)!r}: {why}.",
+        safe="The lake is as it was; the folder holds what was exported before.",
+        next="Export a prefix without it, or elsewhere.",
+    )
 
 
 class StagedRef(Ref):

@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import pytest
+
+from strandline.errors import (
+    MergeConflict,
+    NothingToMerge,
+    UncommittedChanges,
+    UsageError,
+)
+from strandline.repository.branch import Branch
+from strandline.repository.repository import Repository
+
+
+def contents(ref: object) -> dict[str, bytes]:
+    return {info.path: ref.read(info.path) for info in ref.list()}  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def work(main: Branch) -> Branch:
+    """A branch; both have a and b, main has changed a to 2 and work b to 2."""
+    main.put_many({"a": b"1", "b": b"1"})
+    main.commit("base")
+    work = main.create_branch("work")
+    main.put("a", b"2")
+    main.commit("a on main")
+    work.put("b", b"2")
+    work.commit("b on work")
+    return work
+
+
+def test_a_merge_brings_both_sides_together(main: Branch, work: Branch) -> None:
+    commit = main.merge(work, "together", metadata={"ticket": "7"})
+    assert contents(main) == {"a": b"2", "b": b"2"}
+    assert (commit.message, commit.metadata) == ("together", {"ticket": "7"})
+    assert len(commit.parents) == 2
+
+
+def test_a_squash_has_one_parent(main: Branch, work: Branch) -> None:
+    head = main.id
+    assert main.merge(work, squash=True).parents == (head,)
+    assert contents(main) == {"a": b"2", "b": b"2"}
+
+
+def test_a_conflict_names_the_paths_and_changes_nothing(main: Branch, work: Branch) -> None:
+    for n in range(8):
+        main.put(f"c{n}", b"main")
+        work.put(f"c{n}", b"work")
+    main.commit("m")
+    work.commit("w")
+    head = main.id
+    with pytest.raises(MergeConflict, match="8 conflicting paths: 'c0'.*and 3 more") as conflict:
+        main.merge(work)
+    assert conflict.value.paths == tuple(f"c{n}" for n in range(8))
+    assert main.id == head
+
+
+def test_strategies_decide_for_all_or_for_a_prefix(main: Branch, work: Branch) -> None:
+    for path in ("raw/x", "clean/x"):
+        main.put(path, b"main")
+        work.put(path, b"work")
+    main.commit("m")
+    work.commit("w")
+    copy = main.create_branch("copy")
+    with pytest.raises(MergeConflict) as conflict:
+        copy.merge(work, strategy={"raw/": "source-wins"})
+    assert conflict.value.paths == ("clean/x",)
+    copy.merge(work, strategy={"raw/": "source-wins", "": "dest-wins"})
+    assert (copy.read("raw/x"), copy.read("clean/x")) == (b"work", b"main")
+    main.merge(work, strategy="source-wins")
+    assert main.read("clean/x") == b"work"
+    with pytest.raises(UsageError, match="source-wins or dest-wins"):
+        main.merge(work, strategy="ours")  # type: ignore[arg-type]
+
+
+def test_merging_what_is_there_already_says_so(main: Branch, work: Branch) -> None:
+    main.merge(work)
+    with pytest.raises(NothingToMerge, match="already has all its commits"):
+        main.merge(work)
+    with pytest.raises(NothingToMerge):
+        main.merge("main~1")
+
+
+def test_a_source_with_only_staged_changes_is_told_to_commit(main: Branch) -> None:
+    work = main.create_branch("work")
+    work.put("a", b"1")
+    with pytest.raises(NothingToMerge, match="only uncommitted changes.*Commit on 'work' first"):
+        main.merge(work)
+
+
+def test_a_branch_cannot_be_merged_into_itself(main: Branch) -> None:
+    with pytest.raises(UsageError, match="into itself"):
+        main.merge("main")
+
+
+def test_a_dirty_target_is_refused_with_its_paths(main: Branch, work: Branch) -> None:
+    main.put("dirty", b"1")
+    with pytest.raises(UncommittedChanges, match="'dirty'.*Commit or reset"):
+        main.merge(work)
+    with pytest.raises(UncommittedChanges):
+        main.revert("main")
+    with pytest.raises(UncommittedChanges):
+        main.hard_reset("main~1")
+    assert main.read("dirty") == b"1"
+
+
+def test_the_base_and_the_merge_of_unrelated_deletes_and_adds(main: Branch) -> None:
+    main.put_many({"a": b"a", "z/_SUCCESS": b""})
+    main.commit("base")
+    work = main.create_branch("work")
+    work.put("y/_SUCCESS", b"")
+    work.commit("y")
+    main.delete("z/_SUCCESS")
+    main.commit("no z")
+    main.merge(work)
+    assert contents(main) == {"a": b"a", "y/_SUCCESS": b""}
+
+
+def test_a_revert_undoes_one_commit_and_keeps_later_ones(repo: Repository, main: Branch) -> None:
+    main.put("a", b"1")
+    first = main.commit("a")
+    main.put("b", b"1")
+    main.commit("b")
+    reverted = main.revert(first.id)
+    assert contents(main) == {"b": b"1"}
+    assert reverted.message.startswith("Revert 'a'")
+    main.revert("main")  # the revert of the revert
+    assert contents(main) == {"a": b"1", "b": b"1"}
+
+
+def test_a_revert_of_what_changed_since_is_a_conflict(main: Branch) -> None:
+    main.put("a", b"1")
+    first = main.commit("a")
+    main.put("a", b"2")
+    main.commit("a again")
+    with pytest.raises(MergeConflict) as conflict:
+        main.revert(first.id)
+    assert conflict.value.paths == ("a",)
+
+
+def test_a_merge_is_reverted_against_a_parent_that_is_named(main: Branch, work: Branch) -> None:
+    merge = main.merge(work)
+    with pytest.raises(UsageError, match="2 parents"):
+        main.revert(merge.id)
+    with pytest.raises(UsageError, match="not 3"):
+        main.revert(merge.id, parent=3)
+    main.revert(merge.id, parent=1)
+    assert contents(main) == {"a": b"2", "b": b"1"}
+    with pytest.raises(NothingToMerge):
+        main.revert(merge.id, parent=1)
+    with pytest.raises(UsageError, match="first commit"):
+        main.revert(list(main.log())[-1].id)
+
+
+def test_a_cherry_pick_takes_one_commit(main: Branch, work: Branch) -> None:
+    work.put("c", b"1")
+    work.commit("c on work")
+    picked = main.cherry_pick("work~1")
+    assert contents(main) == {"a": b"2", "b": b"2"}
+    assert (picked.message, len(picked.parents)) == ("b on work", 1)
+    with pytest.raises(NothingToMerge):
+        main.cherry_pick("work~1")
+
+
+def test_a_hard_reset_moves_the_head_anywhere(repo: Repository, main: Branch, work: Branch) -> None:
+    main.hard_reset("main~1")
+    assert contents(main) == {"a": b"1", "b": b"1"}
+    main.hard_reset(work)
+    assert contents(main) == {"a": b"1", "b": b"2"}
+    main.put("dirty", b"1")
+    main.hard_reset("main~1", force=True)
+    assert contents(main) == {"a": b"1", "b": b"1"}
+    assert list(main.uncommitted()) == []
