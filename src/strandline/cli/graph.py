@@ -17,15 +17,14 @@ def graph_lines(commits: Iterable[Commit]) -> Iterator[str]:
         if commit.id not in columns:
             columns.append(commit.id)
         at = columns.index(commit.id)
+        joined = [i for i, waits_for in enumerate(columns) if waits_for == commit.id and i != at]
+        if joined:
+            yield " ".join("|" if i < joined[0] else "/" for i in range(len(columns)))
+            columns = [waits_for for i, waits_for in enumerate(columns) if i not in joined]
         marks = ["*" if i == at else "|" for i in range(len(columns))]
         date = commit.date.strftime("%Y-%m-%d %H:%M")
         message = " ".join(commit.message.split())
         yield f"{' '.join(marks)}  {commit.id[:12]}  {date}  {commit.committer}  {message}"
-        joined = [i for i, waits_for in enumerate(columns) if waits_for == commit.id and i != at]
-        before = len(columns)
-        if joined:
-            yield " ".join("|" if i < joined[0] else "/" for i in range(before))
-        columns = [waits_for for i, waits_for in enumerate(columns) if i not in joined]
         if not commit.parents:
             columns.pop(at)
             continue

@@ -1,0 +1,202 @@
+"""The command line: what it prints, as tables and as JSON, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from strandline.cli import run
+from strandline.cli.graph import graph_lines
+from strandline.repository.branch import Branch
+
+GOLDEN = Path(__file__).parent / "transcript.txt"
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("STRANDLINE_LAKE", str(tmp_path / "lake"))
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = run(list(arguments))
+        sys.stdout.flush()
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.fixture
+def lake_cli(cli: Run, tmp_path: Path) -> Run:
+    (tmp_path / "a.csv").write_text("x,y\n1,2\n")
+    assert cli("init", "lake")[0] == 0
+    assert cli("repo", "create", "nyc")[0] == 0
+    return cli
+
+
+def test_a_session_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    def say(*arguments: str) -> None:
+        code, out, err = lake_cli(*arguments)
+        lines.append(f"$ strandline {' '.join(arguments)}")
+        lines.extend((out + err).rstrip("\n").split("\n") if out + err else [])
+        if code:
+            lines.append(f"(exit code {code})")
+
+    say("put", "a.csv", "nyc/main/raw/")
+    say("status", "nyc/main")
+    say("commit", "nyc/main", "-m", "first", "--meta", "job=42")
+    say("status", "nyc/main")
+    say("commit", "nyc/main", "-m", "again")
+    say("branch", "create", "nyc/main", "fix")
+    say("put", "a.csv", "nyc/fix/raw/b.csv")
+    say("rm", "nyc/fix/raw/a.csv")
+    say("commit", "nyc/fix", "-m", "second")
+    say("diff", "nyc/main", "nyc/fix")
+    say("put", "a.csv", "nyc/main/c.csv")
+    say("commit", "nyc/main", "-m", "third")
+    say("merge", "nyc/fix", "nyc/main")
+    say("merge", "nyc/fix", "nyc/main")
+    say("log", "nyc/main", "--graph")
+    say("ls", "nyc/main")
+    say("ls", "nyc/main", "--recursive")
+    say("cat", "nyc/main/raw/b.csv")
+    say("get", "nyc/main/raw/b.csv", "out.csv")
+    say("export", "nyc/main/raw/", "exported")
+    say("tag", "create", "nyc/main~1", "v1")
+    say("tag", "list", "nyc")
+    say("branch", "list", "nyc")
+    say("revert", "nyc/main", "main", "--parent", "1")
+    say("branch", "reset", "nyc/main")
+    say("repo", "protect", "nyc", "main")
+    say("put", "a.csv", "nyc/main/x")
+    say("repo", "protect", "nyc", "main", "--remove")
+    say("repo", "read-only", "nyc")
+    say("put", "a.csv", "nyc/main/x")
+    say("repo", "read-only", "nyc", "--off")
+    say("branch", "delete", "nyc/fix")
+    say("tag", "delete", "nyc/v1")
+    say("repo", "list")
+    say("repo", "delete", "nyc")
+    say("repo", "delete", "nyc", "--yes")
+    say("repo", "list")
+    text = "\n".join(lines) + "\n"
+    text = re.sub(r"\b[0-9a-f]{40}\b", "<id>", text)
+    text = re.sub(r"\b[0-9a-f]{12}\b", "<commit>", text)
+    text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d\.\d+\+00:00)?", "<time>", text)
+    if os.environ.get("STRANDLINE_TEST_WRITE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()
+    assert (tmp_path / "out.csv").read_text() == "x,y\n1,2\n"
+    assert (tmp_path / "exported" / "b.csv").exists()
+
+
+def test_json_is_one_object_a_line(lake_cli: Run) -> None:
+    lake_cli("put", "a.csv", "nyc/main/a.csv")
+    commit = json.loads(lake_cli("commit", "nyc/main", "-m", "first", "--meta", "k=v=w", "--json")[1])
+    assert (commit["message"], commit["metadata"]) == ("first", {"k": "v=w"})
+    lake_cli("put", "a.csv", "nyc/main/b.csv")
+    for arguments, count in (
+        (("ls", "nyc/main"), 2),
+        (("status", "nyc/main"), 1),
+        (("log", "nyc/main"), 2),
+        (("branch", "list", "nyc"), 1),
+        (("repo", "list"), 1),
+        (("diff", "nyc/main~1", "nyc/main"), 1),
+    ):
+        code, out, _ = lake_cli(*arguments, "--json")
+        found = [json.loads(line) for line in out.splitlines()]
+        assert (code, len(found)) == (0, count)
+        assert all(isinstance(row, dict) for row in found)
+    code, out, err = lake_cli("ls", "nyc/nope", "--json")
+    assert (code, out) == (3, "")
+    assert json.loads(err)["error"] == "ref-not-found"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("ls", "nyc/nope"), 3, "no branch, tag or commit 'nope'"),
+        (("ls", "nope/main"), 3, "Repository 'nope' does not exist"),
+        (("ls", "nyc"), 2, "not repository/ref"),
+        (("cat", "nyc/main/nothing"), 3, "no object 'nothing'"),
+        (("get", "nyc/main/nothing"), 3, "no object"),
+        (("put", "missing.csv", "nyc/main/x"), 3, "cannot be read"),
+        (("put", "a.csv", "nyc/main~0/x"), 3, "not a branch"),
+        (("rm", "nyc/main/nothing"), 3, "no object"),
+        (("rm", "nyc/main/nothing/", "-r"), 3, "nothing below"),
+        (("rm", "nyc/main"), 2, "Nothing is named"),
+        (("commit", "nyc/main"), 2, "needs a message"),
+        (("commit", "nyc/main", "-m", "x"), 6, "nothing to commit"),
+        (("commit", "nyc/main", "-m", "x", "--meta", "k"), 2, "not key=value"),
+        (("commit", "nyc/main/path", "-m", "x"), 2, "takes a branch"),
+        (("merge", "nyc/main", "nyc/main"), 2, "into itself"),
+        (("merge", "nyc/main", "other/main"), 2, "one repository"),
+        (("merge", "nyc/main~0", "nyc/main", "--strategy", "ours"), 2, "not a merge strategy"),
+        (("branch", "create", "nyc/main", "a/b"), 2, "not a branch name"),
+        (("branch", "create", "nyc/main", "main"), 4, "already"),
+        (("branch", "delete", "nyc/main"), 7, "default branch"),
+        (("repo", "create", "NO"), 2, "not a repository name"),
+        (("repo", "create", "nyc"), 4, "already"),
+        (("repo", "delete", "nyc"), 2, "--yes"),
+        (("log", "nyc/main", "--since", "soon"), 2, "not a time"),
+        (("export", "nyc/main/", "lake"), 2, "not an empty folder"),
+        (("tag", "delete", "nyc/v9"), 3, "no tag"),
+        (("fly",), 2, "No such command"),
+        (("ls", "nyc/main", "--fast"), 2, "No such option"),
+        (("ls", "nyc/main", "--lake", "/nonexistent/lake"), 3, "no lake"),
+    ],
+)
+def test_wrong_input_gets_a_sentence_and_its_exit_code(
+    lake_cli: Run, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    found, out, err = lake_cli(*arguments)
+    assert found == code, err
+    assert re.search(words, " ".join(err.split())), err
+    assert "Traceback" not in out + err
+
+
+def test_a_conflict_lists_its_paths(lake_cli: Run, tmp_path: Path) -> None:
+    lake_cli("branch", "create", "nyc/main", "fix")
+    for branch in ("main", "fix"):
+        (tmp_path / "f").write_text(branch)
+        lake_cli("put", "f", f"nyc/{branch}/same")
+        lake_cli("commit", f"nyc/{branch}", "-m", branch)
+    code, out, err = lake_cli("merge", "nyc/fix", "nyc/main")
+    assert (code, out) == (5, "conflict\tsame\n")
+    assert lake_cli("merge", "nyc/fix", "nyc/main", "--strategy", "sa=source-wins")[0] == 0
+    assert lake_cli("cat", "nyc/main/same")[1] == "fix"
+
+
+def test_standard_input_and_a_closed_pipe(lake_cli: Run, tmp_path: Path) -> None:
+    environment = dict(os.environ)
+    program = [sys.executable, "-c", "from strandline.cli import main; main()"]
+    subprocess.run([*program, "put", "-", "nyc/main/x"], input=b"piped", check=True, env=environment)
+    done = subprocess.run([*program, "cat", "nyc/main/x"], capture_output=True, check=True, env=environment)
+    assert done.stdout == b"piped"
+    shell = f"{sys.executable} -c 'from strandline.cli import main; main()' log nyc/main | true"
+    closed = subprocess.run(shell, shell=True, capture_output=True, env=environment, check=False)
+    assert b"Traceback" not in closed.stderr
+    assert subprocess.run([*program, "--version"], capture_output=True, check=True).stdout.strip() == b"0.1.0"
+
+
+def test_a_graph_has_a_star_for_each_commit_and_closes_its_columns(main: Branch) -> None:
+    for n in range(3):
+        work = main.create_branch(f"work{n}")
+        work.put(f"w{n}", b"1")
+        work.commit(f"w{n}")
+        main.put(f"m{n}", b"1")
+        main.commit(f"m{n}")
+        main.merge(work)
+    lines = list(graph_lines(main.log()))
+    assert sum("*" in line.split("  ")[0] for line in lines) == 10
+    assert lines[-1].startswith("*  ")

@@ -1,0 +1,64 @@
+"""A small lake that the first version wrote: every later version reads it. Never write it anew; add another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import strandline
+
+FOLDER = Path(__file__).parent / "golden_lake"
+
+
+def build(folder: Path) -> None:
+    """How the lake in the repository was made."""
+    with strandline.open(folder, create=True, committer="golden") as lake:
+        repo = lake.repository("golden", create=True)
+        main = repo.branch("main")
+        main.put_many({f"data/{i:03d}.txt": f"object {i}" for i in range(40)})
+        main.put("described.txt", "x", content_type="text/plain", metadata={"key": "välue"})
+        main.commit("first", metadata={"job": "1"})
+        work = main.create_branch("work")
+        work.delete("data/000.txt")
+        work.rename("data/001.txt", "renamed.txt")
+        work.commit("on work")
+        main.merge(work, "merge")
+        repo.create_tag("v1", "main~1")
+        repo.create_branch("gone")
+        repo.delete_branch("gone")
+        repo.protect("release-*")
+        main.put("staged.txt", "not committed")
+        main.delete("data/002.txt")
+        main.reset("nothing")  # leaves a compacted tree
+        main.put("staged too.txt", "not committed either")
+        expected = {
+            "head": main.id,
+            "tree": repo.ref("main@").commit_info.tree_id,
+            "log": [[commit.id, commit.message] for commit in main.log()],
+        }
+    (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def test_the_golden_lake_is_read_and_written(tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    shutil.copytree(FOLDER, folder)
+    expected = json.loads((folder / "expected.json").read_text())
+    with strandline.open(folder, synced=False) as lake:
+        repo = lake.repository("golden")
+        main = repo.branch("main")
+        assert main.id == expected["head"]
+        assert repo.ref("main@").commit_info.tree_id == expected["tree"]
+        assert [[commit.id, commit.message] for commit in main.log()] == expected["log"]
+        assert [ref.name for ref in repo.branches()] == ["main", "work"]
+        assert [rule.pattern for rule in repo.protections] == ["release-*"]
+        staged = [(change.kind, change.path) for change in main.uncommitted()]
+        assert staged == [("removed", "data/002.txt"), ("added", "staged too.txt"), ("added", "staged.txt")]
+        assert main.read("renamed.txt") == b"object 1"
+        assert repo.ref("v1").read("data/001.txt") == b"object 1"
+        described = main.stat("described.txt")
+        assert (described.content_type, described.metadata) == ("text/plain", {"key": "välue"})
+        for info in main.list():
+            assert main.read(info.path)
+        main.commit("by a later version")
+        assert len(list(main.list())) == 41
