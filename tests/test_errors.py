@@ -70,7 +70,13 @@ def test_a_corrupted_record_is_refused_and_not_overwritten(main: Branch, repo: R
     stores = main._core.stores
     good = stores.kv.get(stores.refs, b"main")
     assert good is not None
-    for bad in (b"", b"\xc1", b"garbage", good[:-5], encode(RepositoryRecord(id="x", name="y", namespace="", default_branch="", created_at=0))):  # type: ignore[arg-type]
+    for bad in (
+        b"",
+        b"\xc1",
+        b"garbage",
+        good[:-5],
+        encode(RepositoryRecord(id="x", name="y", namespace="", default_branch="", created_at=0)),
+    ):  # type: ignore[arg-type]
         broken_record(stores.kv, main, bad)
         for call in (lambda: main.put("a", b"1"), lambda: main.commit("c"), lambda: repo.ref("main"), lambda: main.id):
             with pytest.raises(errors.Corrupted, match="backup"):
@@ -167,7 +173,9 @@ def test_a_full_disk_in_the_middle_of_a_commit_loses_nothing(main: Branch, monke
         assert "everything that was staged still is" in failed.value.safe
     assert [change.path for change in main.uncommitted()] == ["a"]
     main.commit("c")
-    assert [path.name for path in (Path(main._core.resolver.namespace.url[7:]) / ".strandline-incoming").iterdir()] == []
+    assert [
+        path.name for path in (Path(main._core.resolver.namespace.url[7:]) / ".strandline-incoming").iterdir()
+    ] == []
 
 
 def test_a_full_database_says_so_and_writes_nothing(tmp_path: Path) -> None:

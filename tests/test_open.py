@@ -103,7 +103,13 @@ MOUNTS = """\
 
 @pytest.mark.parametrize(
     ("folder", "kind"),
-    [("/var/lake", None), ("/home/me", "nfs4"), ("/home/local disk/lake", None), ("/mnt/share", "cifs"), ("/mnt", None)],
+    [
+        ("/var/lake", None),
+        ("/home/me", "nfs4"),
+        ("/home/local disk/lake", None),
+        ("/mnt/share", "cifs"),
+        ("/mnt", None),
+    ],
 )
 def test_a_network_file_system_is_known_by_its_mount(folder: str, kind: str | None) -> None:
     assert network_file_system(Path(folder), MOUNTS) == kind
@@ -143,7 +149,7 @@ def test_the_core_works_with_no_extra_installed(tmp_path: Path) -> None:
         "main.put('a', b'1'); main.commit('c'); work = main.create_branch('w'); work.put('b', b'2'); work.commit('d')\n"
         "main.merge(work); print(main.list()); print(main.diff('main~1'))\n"
         "try:\n    main.table('t').write(None)\n"
-        "except strandline.UsageError as error:\n    assert \"strandline[spark]\" in str(error)\n"
+        'except strandline.UsageError as error:\n    assert "strandline[spark]" in str(error)\n'
         "else:\n    raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path / "lake")], check=True, capture_output=True)

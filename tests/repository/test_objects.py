@@ -12,7 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import strandline
-from strandline.errors import NotFound, ObjectMissing, ObjectNotFound, PreconditionFailed, UncommittedChanges, UsageError
+from strandline.errors import (
+    NotFound,
+    ObjectMissing,
+    ObjectNotFound,
+    PreconditionFailed,
+    UncommittedChanges,
+    UsageError,
+)
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository

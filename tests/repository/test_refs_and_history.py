@@ -64,7 +64,9 @@ def test_an_expression_that_cannot_be_parsed_is_refused(repo: Repository, histor
         repo.ref(bad)
 
 
-@pytest.mark.parametrize("missing", ["nope", "main~9", "main^2", "main@{3 weeks ago}", "0" * 40, "0123abcd", "main^1^2"])
+@pytest.mark.parametrize(
+    "missing", ["nope", "main~9", "main^2", "main@{3 weeks ago}", "0" * 40, "0123abcd", "main^1^2"]
+)
 def test_an_expression_that_names_nothing_says_why(repo: Repository, history: list[str], missing: str) -> None:
     with pytest.raises(RefNotFound):
         repo.ref(missing)

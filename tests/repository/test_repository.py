@@ -52,7 +52,9 @@ def test_a_repository_name_that_breaks_the_rule_is_refused_in_words(lake: Lake, 
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "-x", ".x", "a b", "a~1", "a^", "a@{1}", "x" * 257, "ü", "a" * 40, "x\n"])
-def test_a_branch_or_tag_name_that_breaks_the_rule_is_refused_in_words(main: Branch, repo: Repository, name: str) -> None:
+def test_a_branch_or_tag_name_that_breaks_the_rule_is_refused_in_words(
+    main: Branch, repo: Repository, name: str
+) -> None:
     with pytest.raises(InvalidName, match="letters, digits"):
         main.create_branch(name)
     with pytest.raises(InvalidName, match="tag name"):
@@ -251,7 +253,9 @@ def test_a_protected_branch_takes_merges_and_nothing_else(repo: Repository, main
     assert [rule.pattern for rule in repo.protections] == ["main"]
 
 
-def test_protection_holds_for_branches_made_later_and_for_other_handles(repo: Repository, main: Branch, lake: Lake) -> None:
+def test_protection_holds_for_branches_made_later_and_for_other_handles(
+    repo: Repository, main: Branch, lake: Lake
+) -> None:
     main.put("warm", b"1")
     other = lake.repository("nyc").branch("main")
     repo.protect("release-*", ["delete", "merge"])

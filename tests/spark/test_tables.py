@@ -74,7 +74,9 @@ def test_what_spark_leaves_but_does_not_belong_to_the_table_is_not_visible(main:
     assert list(folder.rglob("_SUCCESS"))  # it is there, physically
 
 
-def test_physical_names_keep_the_suffix_and_no_part_begins_with_what_spark_skips(main: Branch, numbers: DataFrame) -> None:
+def test_physical_names_keep_the_suffix_and_no_part_begins_with_what_spark_skips(
+    main: Branch, numbers: DataFrame
+) -> None:
     main.table("t").write(numbers, partition_by=["month"])
     for file in main.table("t").files():
         parts = file.info.physical_address.split("/")
@@ -124,7 +126,9 @@ def test_partition_columns_keep_their_types_and_place(main: Branch, spark: Spark
     assert found.where("day = date'2026-01-02'").collect()[0]["n"] == 1
 
 
-@pytest.mark.parametrize("value", ["a/b", "a=b", "50%", "two words", "ünï", "日本", "😀", "[x]{y}*?", "it's", 'say "x"', "#", "+", None])
+@pytest.mark.parametrize(
+    "value", ["a/b", "a=b", "50%", "two words", "ünï", "日本", "😀", "[x]{y}*?", "it's", 'say "x"', "#", "+", None]
+)
 def test_odd_partition_values_come_back_as_they_were(main: Branch, spark: SparkSession, value: str | None) -> None:
     schema = StructType([StructField("p", StringType()), StructField("n", LongType())])
     frame = spark.createDataFrame([(value, 1), ("plain", 2)], schema)
@@ -195,7 +199,9 @@ def test_a_write_that_yields_no_rows_still_makes_a_table(main: Branch, spark: Sp
     assert table.to_spark(spark).count() == 0
 
 
-def test_columns_that_do_not_fit_are_refused_before_spark_writes(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
+def test_columns_that_do_not_fit_are_refused_before_spark_writes(
+    main: Branch, spark: SparkSession, numbers: DataFrame
+) -> None:
     table = main.table("t")
     table.write(numbers, partition_by="month")
     before = names(main)
@@ -219,7 +225,11 @@ def test_columns_that_do_not_fit_are_refused_before_spark_writes(main: Branch, s
     ):
         with pytest.raises(UsageError):
             table.write(frame, **options)  # type: ignore[arg-type]
-    for options in ({"partition_by": ["nope"]}, {"mode": "overwrite_partitions"}, {"partition_by": ["id", "month", "code"]}):
+    for options in (
+        {"partition_by": ["nope"]},
+        {"mode": "overwrite_partitions"},
+        {"partition_by": ["id", "month", "code"]},
+    ):
         with pytest.raises(UsageError):
             main.table("other").write(numbers, **options)  # type: ignore[arg-type]
     assert names(main) == before

@@ -1,0 +1,112 @@
+"""Measures, and keeps what was measured with its target and its setting."""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import strandline
+from strandline import Branch, Entry, Repository
+
+Better = Literal["more", "less"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One number.
+
+    Attributes:
+        value: median of the runs.
+        low, high: quartiles of the runs.
+        target: what is asked for, or None for a number that only compares.
+        setting: on what, synced or not.
+    """
+
+    name: str
+    value: float
+    unit: str
+    target: float | None
+    better: Better
+    setting: str
+    runs: int
+    low: float
+    high: float
+
+    @property
+    def is_met(self) -> bool | None:
+        if self.target is None:
+            return None
+        return self.value >= self.target if self.better == "more" else self.value <= self.target
+
+
+def result(name: str, values: list[float], unit: str, target: float | None, better: Better, setting: str) -> Result:
+    low, high = (values[0], values[0]) if len(values) < 2 else statistics.quantiles(values, n=4)[::2]
+    return Result(name, statistics.median(values), unit, target, better, setting, len(values), low, high)
+
+
+def seconds(action: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    action()
+    return time.perf_counter() - started
+
+
+@contextmanager
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as name:
+        yield Path(name)
+
+
+@contextmanager
+def repository(synced: bool) -> Iterator[Repository]:
+    """An empty repository on SQLite and local files."""
+    with folder() as place, strandline.open(place / "lake", create=True, synced=synced) as lake:
+        yield lake.repository("bench", create=True)
+
+
+def setting(synced: bool) -> str:
+    return "SQLite + files, " + ("synced" if synced else "not synced")
+
+
+def entries(prefix: str, count: int, version: int = 0) -> list[tuple[str, Entry]]:
+    """Entries as a real lake has them: 1,000 a folder."""
+    return [(f"{prefix}/{i // 1000:05d}/part-{i:08d}.parquet", one_entry(i, version)) for i in range(count)]
+
+
+def one_entry(i: int, version: int = 0) -> Entry:
+    return Entry(
+        f"data/5f2b1c/{version:04x}{i:016x}.parquet", i, f"blake3:{version:08x}{i:056x}", 1_770_000_000_000_000
+    )
+
+
+def fill(branch: Branch, count: int, prefix: str = "table") -> list[str]:
+    """Commit `count` entries; returns their paths."""
+    for first in range(0, count, 200_000):
+        size = min(200_000, count - first)
+        branch.link_many(
+            [
+                (f"{prefix}/{(first + i) // 1000:05d}/part-{first + i:08d}.parquet", one_entry(first + i))
+                for i in range(size)
+            ]
+        )
+    branch.commit(f"{count} entries")
+    return [f"{prefix}/{i // 1000:05d}/part-{i:08d}.parquet" for i in range(count)]
+
+
+def peak_mib(function: str, *arguments: str) -> float:
+    """The peak of resident memory of a fresh process that runs `module:function`, in MiB."""
+    module, _, name = function.partition(":")
+    script = (
+        "import importlib, resource, sys\n"
+        f"getattr(importlib.import_module({module!r}), {name!r})(*sys.argv[1:])\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
+    return float(done.stdout.split()[-1])
