@@ -15,6 +15,7 @@ import strandline
 from strandline import errors
 from strandline.envelope import FORMAT_VERSION, decode, encode
 from strandline.errors import TABLE, NewerFormat, StrandlineError, kind_of
+from strandline.ids import RepositoryId
 from strandline.kv import open_store
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake
@@ -29,7 +30,7 @@ def all_kinds(cls: type[StrandlineError] = StrandlineError) -> Iterator[type[Str
         yield from all_kinds(child)
 
 
-@pytest.mark.parametrize("cls", sorted(set(all_kinds()), key=lambda cls: cls.__name__))
+@pytest.mark.parametrize("cls", sorted(set(all_kinds()), key=str))
 def test_every_kind_has_a_row_of_its_own_and_is_public(cls: type[StrandlineError]) -> None:
     assert cls in TABLE
     row = kind_of(cls)
@@ -50,7 +51,7 @@ def make(cls: type[StrandlineError]) -> StrandlineError:
     return cls("It happened.", next="Do this.")
 
 
-@pytest.mark.parametrize("cls", sorted(set(all_kinds()), key=lambda cls: cls.__name__))
+@pytest.mark.parametrize("cls", sorted(set(all_kinds()), key=str))
 def test_a_message_has_three_parts_and_survives_pickling(cls: type[StrandlineError]) -> None:
     error = make(cls)
     assert error.what == "It happened."
@@ -75,7 +76,7 @@ def test_a_corrupted_record_is_refused_and_not_overwritten(main: Branch, repo: R
         b"\xc1",
         b"garbage",
         good[:-5],
-        encode(RepositoryRecord(id="x", name="y", namespace="", default_branch="", created_at=0)),
+        encode(RepositoryRecord(id=RepositoryId("x"), name="y", namespace="", default_branch="", created_at=0)),
     ):  # type: ignore[arg-type]
         broken_record(stores.kv, main, bad)
         for call in (lambda: main.put("a", b"1"), lambda: main.commit("c"), lambda: repo.ref("main"), lambda: main.id):

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from strandline.kv.network_fs import network_file_system
 from strandline.lake import Lake, find_settings
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
+from strandline.repository.results import Results
 from tests.branch.clients import entry
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -161,7 +163,7 @@ def test_everything_public_is_there_and_typed() -> None:
     assert set(strandline.__all__) <= set(dir(strandline))
     assert (Path(strandline.__file__).parent / "py.typed").exists()
     with pytest.raises(AttributeError):
-        strandline.nonsense  # noqa: B018
+        strandline.nonsense
 
 
 def plain(text: str) -> str:
@@ -175,7 +177,7 @@ def test_results_show_well_on_a_terminal_and_in_a_notebook(lake: Lake, repo: Rep
     main.link_many([(f"k{i:02d}", entry(i)) for i in range(25)])
     main.delete("a & b.txt")
     repo.create_tag("v1", "main@")
-    shown = {
+    shown: dict[str, Results[Any]] = {
         "objects": main.list(),
         "folders": repo.ref("main@").list(delimiter=" "),
         "changes": main.uncommitted(),

@@ -249,7 +249,9 @@ def draw(spark: SparkSession, repo: Repository) -> Path:
     figure, axes = plt.subplots(figsize=(8, 4.5))
     axes.bar([m - 0.2 for m in months], [row["d"] for row in found], width=0.4, label="departure")
     axes.bar([m + 0.2 for m in months], [row["a"] for row in found], width=0.4, label="arrival")
-    axes.set_xticks(months, "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()[: len(months)])
+    axes.set_xticks(
+        months, ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"][: len(months)]
+    )
     axes.set_ylabel("mean delay, minutes")
     axes.set_title("Flights from New York City, 2013")
     axes.legend()
@@ -288,7 +290,12 @@ def main() -> None:
     spark.stop()
     lake_path = os.path.relpath(OUT / "lake")
     say(f"\nDone in {time.monotonic() - started:.0f} s. Explore the lake:\n")
-    for command in ("log nyc/main --graph", "ls nyc/main/tables/", "diff nyc/main~1 nyc/main", "ls nyc/main/raw/"):
+    for command in (
+        "log nyc/main --graph",
+        "ls nyc/main/tables/",
+        "diff nyc/main~1 nyc/main",
+        "ls nyc/main/raw/",
+    ):
         say(f"  .venv/bin/strandline {command} --lake {lake_path}")
 
 

@@ -74,7 +74,17 @@ def check_prefix(prefix: str) -> bytes:
     return check_path(prefix) if prefix else b""
 
 
-def after_prefix(prefix: bytes) -> bytes | None:
-    """The smallest key above all keys that start with `prefix`, or None if there is no such key."""
-    stripped = prefix.rstrip(b"\xff")
-    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None
+def prefix_end(prefix: str) -> str | None:
+    """The smallest path above all paths that start with `prefix`, or None if there is no such path.
+
+    Counted in code points, whose order is that of their UTF-8 bytes; surrogates are none.
+    """
+    for at in range(len(prefix) - 1, -1, -1):
+        point = ord(prefix[at])
+        if point < 0x10FFFF:
+            return prefix[:at] + chr(0xE000 if point == 0xD7FF else point + 1)
+    return None
+
+
+def encoded(path: str | None) -> bytes | None:
+    return None if path is None else path.encode()

@@ -5,19 +5,21 @@ from __future__ import annotations
 import getpass
 import os
 import threading
+import time
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
 
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
+from strandline.branch.cell import backoff_s
 from strandline.branch.commits import CommitLog
 from strandline.branch.stores import Stores
 from strandline.clock import Clock, SystemClock
@@ -41,6 +43,7 @@ from strandline.tree.store import TreeStore
 METADATA_FILE = "metadata.db"
 DATA_FOLDER = "data"
 SETTINGS_FILE = "strandline.toml"
+FIND_ATTEMPTS = 40
 DEFAULT_TENANT = "default"
 _PARTITION, _KEY = b"lake", b"format"
 
@@ -233,9 +236,18 @@ class Lake:
                 raise
             try:
                 return self.create_repository(name, namespace=namespace, default_branch=default_branch)
-            except AlreadyExists:
-                record = find_repository(self._kv, name)  # somebody else was first, which is as good
+            except AlreadyExists as taken:
+                record = self._found_by_somebody_else(name, taken)
         return Repository(self._core(record))
+
+    def _found_by_somebody_else(self, name: str, taken: AlreadyExists) -> RepositoryRecord:
+        """The repository that another process made at the same time; its name is written last, so wait a little."""
+        for attempt in range(FIND_ATTEMPTS):
+            try:
+                return find_repository(self._kv, name)
+            except RepositoryNotFound:
+                time.sleep(backoff_s(attempt))
+        raise taken
 
     def create_repository(self, name: str, *, namespace: str | None = None, default_branch: str = "main") -> Repository:
         """Make a repository.
@@ -253,7 +265,7 @@ class Lake:
             default_branch=default_branch,
             created_at=self._clock.now_us(),
         )
-        create_repository(self._kv, self._clock, record, self._blobs(record), self._settings.committer, self._stores)
+        create_repository(self._kv, self._clock, record, self._namespace_url, self._settings.committer, self._stores)
         return Repository(self._core(record))
 
     def delete_repository(self, name: str) -> None:
@@ -265,9 +277,14 @@ class Lake:
     def repositories(self) -> Repositories:
         return Repositories(self._kv)
 
+    def _namespace_url(self, record: RepositoryRecord) -> str:
+        if "://" in record.namespace:
+            return record.namespace
+        root = self._settings.blob
+        return join_url(root if "://" in root else f"file://{quote(str(Path(root).absolute()))}", record.namespace)
+
     def _blobs(self, record: RepositoryRecord) -> BlobStore:
-        url = record.namespace if "://" in record.namespace else join_url(self._settings.blob, record.namespace)
-        return open_blobs(url, synced=self._settings.synced)
+        return open_blobs(self._namespace_url(record), synced=self._settings.synced)
 
     def _stores(self, record: RepositoryRecord) -> Stores:
         trees = TreeStore(self._blobs(record))
@@ -282,7 +299,7 @@ class Lake:
                     stores=stores,
                     commits=CommitLog(stores),
                     resolver=Resolver(stores.trees.blobs),
-                    reopen=(_reopen_repository, (_portable(self._settings), record.name)),
+                    reopen=(_reopen_repository, (_portable(self._settings), record.name, record.id)),
                 )
             return self._cores[record.id]
 
@@ -375,10 +392,19 @@ def _user() -> str:
         return "unknown"
 
 
+SECRETS = ("password", "passfile", "sslpassword", "token", "secret")
+
+
 def _without_secrets(url: str) -> str:
-    parts = urlsplit(url)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=host))
+    """A URL without user, password and options that hold secrets."""
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url
+    authority, slash, path = rest.partition("/")
+    path, mark, query = path.partition("?")
+    kept = [pair for pair in query.split("&") if pair.partition("=")[0].lower() not in SECRETS]
+    host = authority.rpartition("@")[2]
+    return scheme + separator + host + slash + path + (mark + "&".join(kept) if query and kept else "")
 
 
 def _portable(settings: Settings) -> Settings:
@@ -402,5 +428,11 @@ def _reopen(settings: Settings) -> Lake:
         return _lakes[key]
 
 
-def _reopen_repository(settings: Settings, name: str) -> Repository:
-    return _reopen(settings).repository(name)
+def _reopen_repository(settings: Settings, name: str, id: RepositoryId) -> Repository:
+    repository = _reopen(settings).repository(name)
+    if repository._core.stores.repository_id != id:
+        raise RepositoryNotFound(
+            f"The repository {name!r} of this handle was deleted; another one has its name now.",
+            next="Get a new handle: lake.repository(…).",
+        )
+    return repository

@@ -9,14 +9,14 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.branch.cell import update
-from strandline.branch.record import Verdict, decide_commit, fold
 from strandline.branch.record import Branch as BranchRecord
+from strandline.branch.record import Verdict, decide_commit, fold
 from strandline.errors import NothingToCommit, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.testing.faults import Outcome
 from tests.branch.clients import Client, Shared, content, link
 
-# the calls of a lone commit that matter here: set_if 1 seals, set_if 2 swaps; get 1 before the seal, get 2 after the scan
+# of the calls of a lone commit: set_if 1 seals, set_if 2 swaps; get 1 is before the seal, get 2 after the scan
 SEAL, SWAP = 1, 2
 
 

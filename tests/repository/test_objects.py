@@ -152,9 +152,9 @@ def test_a_rename_onto_an_existing_path_replaces_it(main: Branch) -> None:
 
 def test_an_atomic_bulk_put_is_all_or_nothing(main: Branch) -> None:
     with pytest.raises(NotFound):
-        main.put_many({"a": b"1", "b": Path("/nonexistent/file")})
+        main.put_many([("a", b"1"), ("b", Path("/nonexistent/file"))])
     assert names(main) == []
-    assert main.put_many({"a": b"1", "b": "2"}) == 2
+    assert main.put_many([("a", b"1"), ("b", "2")]) == 2
     assert main.put_many({}) == 0
     assert names(main) == ["a", "b"]
 

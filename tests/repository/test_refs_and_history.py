@@ -13,7 +13,7 @@ from strandline.testing.clock import ManualClock
 @pytest.fixture
 def history(main: Branch, clock: ManualClock) -> list[str]:
     """Commits c1, c2, c3 on main, an hour apart; their ids."""
-    ids = []
+    ids: list[str] = []
     for n in "123":
         clock.advance_s(3600)
         main.put(f"f{n}", n)

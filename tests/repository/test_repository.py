@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,9 +64,10 @@ def test_a_branch_or_tag_name_that_breaks_the_rule_is_refused_in_words(
 
 @pytest.mark.parametrize("path", ["", "x" * 1025, "é" * 513, "a\0b", "\ud800", 7, None])
 def test_a_path_that_breaks_the_rule_is_refused_in_words(main: Branch, path: object) -> None:
-    for call in (main.find, main.delete, lambda p: main.put(p, b"x"), lambda p: main.copy(p, "y")):
+    calls: list[Any] = [main.find, main.delete, lambda p: main.put(p, b"x"), lambda p: main.copy(p, "y")]
+    for call in calls:
         with pytest.raises(InvalidName, match="1 to 1024 bytes|must be a str"):
-            call(path)  # type: ignore[operator]
+            call(path)
 
 
 def test_odd_paths_are_kept_as_they_are(main: Branch) -> None:

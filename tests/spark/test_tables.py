@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -37,7 +38,7 @@ def numbers(spark: SparkSession) -> DataFrame:
     )
 
 
-def rows(frame: DataFrame) -> list[tuple[object, ...]]:
+def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
@@ -55,7 +56,7 @@ def test_a_table_is_written_and_read_back(main: Branch, spark: SparkSession, num
 def test_a_write_appears_at_one_instant_and_is_staged(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     seen: list[list[str]] = []
 
-    def look(*arguments: object, **options: object) -> object:
+    def look(*arguments: Any, **options: Any) -> int:
         seen.append(names(main))
         return stage(*arguments, **options)
 

@@ -21,8 +21,6 @@ from strandline.ids import new_id
 INCOMING = ".strandline-incoming"
 """Folder of half-written files, below the root: on the same file system, so that a rename is atomic."""
 COPY_BUFFER_BYTES = 1 << 20
-SPARK_SAFE = "/=:@,+~()!'$&*;[]{} "
-"""Characters that Hadoop's Path takes as they are; it does not decode percent signs."""
 
 
 class LocalBlobStore(BlobStore):

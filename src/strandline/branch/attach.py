@@ -6,11 +6,21 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, LayersMoved, Moved, Seen, backoff_s, contention, update
+from strandline.branch.cell import (
+    MAX_ATTEMPTS,
+    BranchCell,
+    LayersMoved,
+    Moved,
+    Seen,
+    backoff_s,
+    contention,
+    read_back,
+    update,
+)
 from strandline.branch.record import Branch, attach, attach_on_top, refuse_blocked, seal
 from strandline.branch.staging import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
-from strandline.errors import OutcomeUnknown
+from strandline.errors import OutcomeUnknown, StrandlineError
 from strandline.ids import BranchId, StagingToken, new_id
 
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -33,7 +43,17 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
     """
     for attempt in range(MAX_ATTEMPTS):
         seen = update(cell, branch_id, lambda branch: _seal_if_allowed(cell.name, branch))
-        computed = compute(seen.branch)
+        computed: Computed | StrandlineError
+        try:
+            computed = compute(seen.branch)
+        except StrandlineError as error:
+            computed = error
+        # if a token that was read has left the record, somebody may have been deleting it while it was read
+        if not set(seen.branch.sealed_tokens) <= set(cell.read(branch_id).branch.tokens):
+            time.sleep(backoff_s(attempt))
+            continue
+        if isinstance(computed, StrandlineError):
+            raise computed
         if not computed.pairs:
             return 0
         token, intent = _write_private(cell, seen.branch, computed.pairs)
@@ -96,8 +116,8 @@ def _try(
             time.sleep(backoff_s(attempt) if attempt > 2 else 0)
             now = cell.read(branch_id)
             continue
-        except OutcomeUnknown:
-            if token not in cell.read(branch_id).branch.tokens:
+        except OutcomeUnknown as unknown:
+            if token not in read_back(cell, branch_id, unknown).branch.tokens:
                 raise
         cell.stores.kv.delete(cell.stores.records, intent)
         return True

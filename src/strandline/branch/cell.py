@@ -177,6 +177,14 @@ def update(cell: BranchCell, branch_id: BranchId | None, transition: Callable[[B
     raise contention(cell.name)
 
 
+def read_back(cell: BranchCell, branch_id: BranchId, unknown: OutcomeUnknown) -> Seen:
+    """Read the record after a swap with an unknown outcome; if even that fails, the outcome stays unknown."""
+    try:
+        return cell.read(branch_id)
+    except StoreUnavailable:
+        raise unknown from None
+
+
 def contention(name: str) -> Contention:
     return Contention(
         f"Others changed branch {name!r} {MAX_ATTEMPTS} times while this call tried to.",
@@ -192,5 +200,6 @@ __all__ = [
     "Seen",
     "backoff_s",
     "contention",
+    "read_back",
     "update",
 ]

@@ -64,8 +64,14 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
     try:
         return _commit(cell, commits, branch_id, draft, attempts)
     except StoreUnavailable as error:
-        if attempts.ids or isinstance(error, OutcomeUnknown):
+        if isinstance(error, OutcomeUnknown):
             raise
+        if attempts.ids:
+            raise OutcomeUnknown(
+                error.what,
+                safe=f"It is unknown whether the commit to {cell.name!r} was made; nothing that was staged is lost.",
+                next="Look at `strandline log`, and commit again if it is not there.",
+            ) from error
         raise StoreUnavailable(
             error.what,
             happened="no",

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, backoff_s, contention
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import refuse_blocked
+from strandline.branch.staging import unchecked
 from strandline.branch.view import Layers
-from strandline.errors import PreconditionFailed
+from strandline.errors import PreconditionFailed, StoreUnavailable
 from strandline.ids import BranchId
 from strandline.kv.store import ABSENT, PredicateFailed
-from strandline.tree.rows import Entry, decode_staged, encode_staged
+from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged
 
 Condition = Callable[[Entry | None], bool]
 
@@ -22,38 +23,75 @@ def stage_if(
 ) -> None:
     """Stage an entry if `condition` holds for what the path shows; of two that race, one wins.
 
-    Invariant: the swap demands what was read of the path in the staging token, and the layers beneath are the same
-    in a read of the record begun after the swap. So nothing was staged at the path between judging and writing: not
-    above, since the token was still the staging token, and not beneath, since sealed layers do not change.
+    Invariant: the swap demands what was read of the path in the staging token, and the layers are the same in a read
+    of the record begun after the swap. So at the swap the token was the staging token, nothing lay above, and what
+    was judged lay beneath. If the layers moved, the entry may be in or not: it is judged again against what the path
+    would show without it, and written again or taken back.
 
     Raises:
         PreconditionFailed: it does not hold.
     """
     kv = cell.stores.kv
-    key = path.encode()
-    value = encode_staged(entry)
+    key, value = path.encode(), encode_staged(entry)
+    has_written = False
     for attempt in range(MAX_ATTEMPTS):
-        seen = cell.read(branch_id)
-        refuse_blocked(seen.branch, "stage", cell.name)
-        partition = cell.stores.staging(seen.branch.staging_token)
-        held = kv.get(partition, key)
-        if held is not None:
-            staged = decode_staged(held)
-            found = staged if isinstance(staged, Entry) else None
-        else:
-            found = Layers(cell, commits, seen.branch).find(path, key)
-        mine_already = found is not None and found.physical_address == entry.physical_address
-        if not mine_already and not condition(found):
-            raise PreconditionFailed(
-                f"{path!r} on branch {cell.name!r} {'holds another object' if found else 'does not exist'}.",
-                paths=[path],
-                next="Read the object again and decide anew.",
-            )
         try:
-            kv.set_if(partition, key, value, ABSENT if held is None else held)
+            seen = cell.read(branch_id)
+            refuse_blocked(seen.branch, "stage", cell.name)
+            layers = Layers(cell, commits, seen.branch)
+            partition = cell.stores.staging(seen.branch.staging_token)
+            held = kv.get(partition, key)
+            found = _without(layers, path, key, value, held)
+            holds = condition(found)
+            written = value if holds else encode_staged(found if found is not None else TOMBSTONE)
+            if not holds and not has_written:
+                raise _failed(cell.name, path, found)
+            kv.set_if(partition, key, written, ABSENT if held is None else held)
+            has_written = True
+            if cell.read(branch_id).branch.layers == seen.branch.layers:
+                if holds:
+                    return
+                raise _failed(cell.name, path, found)
         except PredicateFailed:
             continue
-        if cell.read(branch_id).branch.layers == seen.branch.layers:
-            return
+        except StoreUnavailable as error:
+            if not has_written:
+                raise
+            raise unchecked(cell.name, error) from error
         time.sleep(backoff_s(attempt))
     raise contention(cell.name)
+
+
+def _without(layers: Layers, path: str, key: bytes, mine: bytes, held: bytes | None) -> Entry | None:
+    """What a path would show if my own entry were in no layer.
+
+    Args:
+        mine: my entry as it is staged.
+        held: what the staging token has.
+    """
+    stores = layers.cell.stores
+    for token in layers.branch.tokens:
+        staged = held if token == layers.branch.staging_token else stores.kv.get(stores.staging(token), key)
+        if staged is not None and staged != mine:
+            decoded = decode_staged(staged)
+            return decoded if isinstance(decoded, Entry) else None
+    address = decode_staged(mine)
+    assert isinstance(address, Entry)
+    found = layers.trees.find(layers.base, path)
+    commit = layers.commits.get(layers.branch.head)
+    while found is not None and found.physical_address == address.physical_address:
+        # committed or folded already: what was there before?
+        found = layers.trees.find(layers.commits.tree(commit.id), path)
+        if found is not None and found.physical_address == address.physical_address:
+            if not commit.parents:
+                return None
+            commit = layers.commits.get(commit.parents[0])
+    return found
+
+
+def _failed(branch: str, path: str, found: Entry | None) -> PreconditionFailed:
+    return PreconditionFailed(
+        f"{path!r} on branch {branch!r} {'holds another object' if found else 'does not exist'}.",
+        paths=[path],
+        next="Read the object again and decide anew.",
+    )

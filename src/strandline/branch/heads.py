@@ -9,7 +9,17 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, LayersMoved, Moved, Seen, backoff_s, contention, update
+from strandline.branch.cell import (
+    MAX_ATTEMPTS,
+    BranchCell,
+    LayersMoved,
+    Moved,
+    Seen,
+    backoff_s,
+    contention,
+    read_back,
+    update,
+)
 from strandline.branch.commits import Commit, CommitLog, commit_pair
 from strandline.branch.record import Action, Branch, hard_reset, move_head, refuse_blocked, seal
 from strandline.branch.staging import scan_staged
@@ -66,6 +76,8 @@ def set_head(
         base = stores.trees.tree(branch.compacted) if branch.compacted else head
         staged = in_effect(stores.trees, head, base, scan_staged(stores, applied))
         if blockers := in_the_way(staged):
+            if not _is_complete(cell, branch_id, applied):
+                continue
             raise UncommittedChanges(
                 f"Branch {cell.name!r} has uncommitted changes in the way: {some_paths(blockers)}.",
                 paths=blockers,
@@ -103,6 +115,11 @@ def _sealed(cell: BranchCell, branch_id: BranchId, action: Action) -> Seen:
     return update(cell, branch_id, transition)
 
 
+def _is_complete(cell: BranchCell, branch_id: BranchId, scanned: tuple[StagingToken, ...]) -> bool:
+    """Whether tokens that were scanned are all on record still, so that nobody was deleting from them meanwhile."""
+    return set(scanned) <= set(cell.read(branch_id).branch.tokens)
+
+
 def _swap(
     cell: BranchCell,
     branch_id: BranchId,
@@ -127,8 +144,8 @@ def _swap(
         except Moved:
             time.sleep(backoff_s(attempt) if attempt else 0)
             now = cell.read(branch_id)
-        except OutcomeUnknown:
-            if cell.read(branch_id).branch.head == head:
+        except OutcomeUnknown as unknown:
+            if read_back(cell, branch_id, unknown).branch.head == head:
                 return True
             raise
     raise contention(cell.name)
@@ -149,6 +166,8 @@ def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: 
             base = stores.trees.tree(branch.compacted) if branch.compacted else tree
             staged = in_effect(stores.trees, tree, base, scan_staged(stores, branch.sealed_tokens))
             if len(staged):
+                if not _is_complete(cell, branch_id, branch.sealed_tokens):
+                    continue
                 blockers = everything(staged)
                 raise UncommittedChanges(
                     f"Branch {cell.name!r} has uncommitted changes that would be lost: {some_paths(blockers)}.",

@@ -177,7 +177,7 @@ def hard_reset(now: Branch, head: CommitId, fresh: StagingToken) -> Branch:
 
 
 def committed(now: Branch, head: CommitId, applied: int) -> Branch:
-    """The swap of a commit: decided by `strandline.branch.commit.decide`."""
+    """The swap of a commit: decided by `decide_commit`."""
     return replace(now, head=head, compacted=None, sealed_tokens=without_tail(now.sealed_tokens, applied))
 
 

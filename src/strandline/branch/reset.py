@@ -17,13 +17,16 @@ from strandline.tree.diff import diff
 
 def reset_all(cell: BranchCell, branch_id: BranchId) -> None:
     """Discard everything that is staged, at one instant."""
-
-    def drop(branch: Branch) -> Branch:
-        refuse_blocked(branch, "stage", cell.name)
-        put_item(cell.stores, dropped(cell.name, branch, branch.tokens))
-        return drop_staged(branch, StagingToken(new_id()))
-
-    update(cell, branch_id, drop)
+    for attempt in range(MAX_ATTEMPTS):
+        seen = cell.read(branch_id)
+        refuse_blocked(seen.branch, "stage", cell.name)
+        put_item(cell.stores, dropped(cell.name, seen.branch, seen.branch.tokens))
+        try:
+            cell.swap(seen, drop_staged(seen.branch, StagingToken(new_id())))
+            return
+        except Moved:
+            time.sleep(backoff_s(attempt))
+    raise contention(cell.name)
 
 
 def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start: str, end: str | None) -> None:
@@ -44,6 +47,7 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
         tree = apply(stores.trees, kept, chain(restored)).tree
         compacted = None if tree.id == head.id else tree.ref
         now = cell.read(branch_id)
+        refuse_blocked(now.branch, "stage", cell.name)
         try:
             after = fold(now.branch, branch, branch.sealed_tokens, compacted)
             put_item(stores, dropped(cell.name, branch, branch.sealed_tokens))

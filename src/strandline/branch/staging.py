@@ -10,11 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, backoff_s, contention
-from strandline.branch.record import Branch, refuse_blocked
+from strandline.branch.record import refuse_blocked
 from strandline.branch.stores import Stores
-from strandline.errors import BranchGone, NotAllowed
+from strandline.errors import BranchGone, NotAllowed, StoreUnavailable
 from strandline.ids import BranchId, StagingToken
-from strandline.kv.store import PAGE_KEYS, Page
 from strandline.tree.rows import Changes, changes_from_staged
 
 BULK_PAGE_KEYS = 20_000
@@ -32,27 +31,49 @@ def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None])
     Args:
         write: puts the entries into the partition it is given; raises if that failed.
     """
+    has_written = False
     for attempt in range(MAX_ATTEMPTS):
-        seen, is_fresh = cell.cached(branch_id)
         try:
-            refuse_blocked(seen.branch, "stage", cell.name)
-        except NotAllowed:
-            if is_fresh:
-                raise
-            seen = cell.read(branch_id)  # never refuse on a cached record
-            refuse_blocked(seen.branch, "stage", cell.name)
-        token = seen.branch.staging_token
-        write(cell.stores.staging(token))
-        try:
+            token = _token_to_write(cell, branch_id)
+            write(cell.stores.staging(token))
+            has_written = True
             if cell.read(branch_id).branch.staging_token == token:
                 return
         except BranchGone as error:
-            error.safe = "The write went to the deleted branch and is lost with it."
-            error.args = (" ".join((error.what, error.safe, error.next)),)
+            if has_written:
+                error.safe = "The write went to the deleted branch and is lost with it."
+                error.args = (" ".join((error.what, error.safe, error.next)),)
             raise
+        except StoreUnavailable as error:
+            if not has_written:
+                raise
+            raise unchecked(cell.name, error) from error
         if attempt > 2:
             time.sleep(backoff_s(attempt))
     raise contention(cell.name)
+
+
+def _token_to_write(cell: BranchCell, branch_id: BranchId) -> StagingToken:
+    """The staging token as far as this process knows; never refuses on a cached record."""
+    seen, is_fresh = cell.cached(branch_id)
+    try:
+        refuse_blocked(seen.branch, "stage", cell.name)
+    except NotAllowed:
+        if is_fresh:
+            raise
+        seen = cell.read(branch_id)
+        refuse_blocked(seen.branch, "stage", cell.name)
+    return seen.branch.staging_token
+
+
+def unchecked(name: str, error: StoreUnavailable) -> StoreUnavailable:
+    """The error of a write that was made, when the store failed before it was known to be a part of the branch."""
+    return StoreUnavailable(
+        error.what,
+        happened="unknown",
+        safe=f"The write was made, but it is unknown whether it is a part of branch {name!r}.",
+        next="Read it back, or repeat the call.",
+    )
 
 
 def stage_one(cell: BranchCell, branch_id: BranchId, key: bytes, value: bytes) -> None:
@@ -130,22 +151,3 @@ def outside(batches: Iterator[Changes], start: str, end: str | None) -> Iterator
             yield batch
         elif len(kept):
             yield Changes(batch.rows.take(pa.array(kept)), batch.deleted[kept])
-
-
-def base_ref(branch: Branch, head_tree: str) -> str:
-    """The tree beneath the staged layers."""
-    return branch.compacted or head_tree
-
-
-__all__ = [
-    "PAGE_KEYS",
-    "Page",
-    "base_ref",
-    "outside",
-    "scan_staged",
-    "stage",
-    "stage_many",
-    "stage_one",
-    "staged_window",
-    "write_pairs",
-]

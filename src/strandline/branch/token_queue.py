@@ -12,18 +12,22 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from strandline.branch.cell import BranchCell, Moved
+from strandline.branch.cell import BranchCell, update
 from strandline.branch.record import Branch, RefRecord, seal
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
+from strandline.errors import RefNotFound
 from strandline.ids import BranchId, StagingToken, new_id
 
 KEY_PREFIX = b"queue/"
 SWEEP_AFTER_S = 60
 """Age at which a dropped token is swept first: long enough for ordinary readers and writers to be done with it."""
 SWEEP_AGAIN_AFTER_S = 600
-SWEEP_MAX_ITEMS = 1_000
+PRIVATE_AFTER_S = 3_600
+"""Age at which a private token counts as left behind: nobody takes an hour to fill and attach one."""
+FORGET_AFTER_S = 86_400
+QUEUE_PAGE_ITEMS = 1_000
 DELETE_PAGE_KEYS = 5_000
 
 
@@ -32,7 +36,7 @@ class QueueItem(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         kind: "dropped" tokens were on the record; a "private" one was made to be attached and may never have been.
-        swept: whether the first sweep is done.
+        swept_at: when the first sweep was, in microseconds, or None.
         condemned: a cleaner is about to fence the attach of a private token; its owner makes another token.
     """
 
@@ -40,7 +44,7 @@ class QueueItem(msgspec.Struct, frozen=True, kw_only=True):
     branch_id: BranchId
     tokens: tuple[StagingToken, ...]
     kind: Literal["dropped", "private"] = "dropped"
-    swept: bool = False
+    swept_at: Microseconds | None = None
     condemned: bool = False
 
 
@@ -55,43 +59,56 @@ def put_item(stores: Stores, item: QueueItem) -> bytes:
     return key
 
 
-def _age_of(key: bytes, now: Microseconds) -> float:
+def _age_s(key: bytes, now: Microseconds) -> float:
     return (now - int(key[len(KEY_PREFIX) : len(KEY_PREFIX) + 20])) / 1e6
 
 
-def sweep(stores: Stores, *, after_s: float = SWEEP_AFTER_S, again_after_s: float = SWEEP_AGAIN_AFTER_S) -> int:
+def sweep(
+    stores: Stores,
+    *,
+    after_s: float = SWEEP_AFTER_S,
+    again_after_s: float = SWEEP_AGAIN_AFTER_S,
+    private_after_s: float = PRIVATE_AFTER_S,
+) -> int:
     """Delete the entries of dropped tokens that are old enough. Anyone may sweep at any time, and stop at any time.
 
     Args:
         after_s: age of an item at its first sweep, in seconds.
-        again_after_s: age at its second and last.
+        again_after_s: time between its first sweep and its second and last.
+        private_after_s: age at which a private token is taken for left behind.
 
     Returns:
         The number of entries deleted.
     """
     now = stores.clock.now_us()
     deleted = 0
-    page = stores.kv.scan_page(stores.records, KEY_PREFIX, KEY_PREFIX[:-1] + b"0", SWEEP_MAX_ITEMS)
-    for key, value in zip(page.keys, page.values, strict=True):
-        age_s = _age_of(key, now)
-        if age_s < after_s:
-            break
-        item: QueueItem = decode(QueueItem, value, "the token queue")
-        if item.swept and age_s < again_after_s:
-            continue
-        if item.kind == "private" and not item.swept:
-            stores.kv.set(stores.records, key, encode(replace(item, condemned=True)))
-            _fence_attach(stores, item)
-        alive = _tokens_on_record(stores, item)
-        for token in item.tokens:
-            if token not in alive:
-                deleted += _delete_entries(stores, token)
-        if item.swept or age_s >= again_after_s:
-            stores.kv.delete(stores.records, key)
-        elif item.kind == "private" and alive.intersection(item.tokens):
-            stores.kv.delete(stores.records, key)  # attached: whoever takes it off the record queues it again
-        elif not alive.intersection(item.tokens):
-            stores.kv.set(stores.records, key, encode(replace(item, swept=True, condemned=True)))
+    for page in stores.kv.scan_pages(stores.records, KEY_PREFIX, KEY_PREFIX[:-1] + b"0", QUEUE_PAGE_ITEMS):
+        for key, value in zip(page.keys, page.values, strict=True):
+            if _age_s(key, now) < after_s:
+                return deleted  # keys sort by time
+            item: QueueItem = decode(QueueItem, value, "the token queue")
+            if item.swept_at is not None and (now - item.swept_at) / 1e6 < again_after_s:
+                continue
+            if item.kind == "private" and _age_s(key, now) < private_after_s:
+                continue
+            deleted += _sweep_item(stores, key, item, now)
+    return deleted
+
+
+def _sweep_item(stores: Stores, key: bytes, item: QueueItem, now: Microseconds) -> int:
+    if item.kind == "private" and item.swept_at is None:
+        stores.kv.set(stores.records, key, encode(replace(item, condemned=True)))
+        _fence_attach(stores, item)
+    alive = _tokens_on_record(stores, item)
+    deleted = sum(_delete_entries(stores, token) for token in item.tokens if token not in alive)
+    if item.swept_at is not None or (item.kind == "private" and alive.intersection(item.tokens)):
+        # swept twice; or attached, and whoever takes it off the record queues it again
+        stores.kv.delete(stores.records, key)
+    elif not alive.intersection(item.tokens):
+        stores.kv.set(stores.records, key, encode(replace(item, swept_at=now, condemned=True)))
+    elif _age_s(key, now) > FORGET_AFTER_S:
+        # the swap that would have dropped them never came; whoever drops them queues them again
+        stores.kv.delete(stores.records, key)
     return deleted
 
 
@@ -114,20 +131,10 @@ def _fence_attach(stores: Stores, item: QueueItem) -> None:
     attempt on a record older than this seal fails at its swap, and on a newer one the client sees that the item is
     condemned. The caller looks afterwards whether the token made it onto the record before.
     """
-    cell = BranchCell(stores, item.branch)
-    while True:
-        raw = stores.kv.get(stores.refs, item.branch.encode())
-        record = None if raw is None else decode(RefRecord, raw, f"branch {item.branch!r}")
-        if not isinstance(record, Branch) or record.branch_id != item.branch_id:
-            return
-        if item.tokens[0] in record.tokens:
-            return
-        seen = cell.read(item.branch_id)
-        try:
-            cell.swap(seen, seal(seen.branch, StagingToken(new_id())))
-            return
-        except Moved:
-            continue
+    try:
+        update(BranchCell(stores, item.branch), item.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+    except RefNotFound:
+        return  # the branch is gone, and with it every attach
 
 
 def _delete_entries(stores: Stores, token: StagingToken) -> int:

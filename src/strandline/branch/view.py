@@ -33,6 +33,7 @@ from strandline.tree.rows import (
     decode_staged,
     empty_rows,
     same_identity,
+    search,
 )
 from strandline.tree.store import Tree, TreeStore
 
@@ -184,8 +185,8 @@ def in_effect(
     if base.id != head.id:
         covered = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
         for part in diff(trees, head, base, start, end):
-            free = ~pc.is_in(part.paths, value_set=covered).to_numpy(zero_copy_only=False)
-            found.append(_take(part, free))
+            _, is_staged = search(covered, part.paths)
+            found.append(_take(part, ~is_staged))
     return _join(found)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 import typer
 
@@ -39,7 +40,7 @@ for command in (
 ):
     app.command()(command)
 
-_WrongUsage = typer.BadParameter.__mro__[1]
+_WrongUsage: Any = typer.BadParameter.__mro__[1]
 """What the parser raises; typer brings its own copy of click and does not export the class."""
 
 
@@ -65,7 +66,7 @@ def run(arguments: list[str]) -> int:
         Output("--json" in arguments).error(error)
         return error.exit_code
     except _WrongUsage as error:
-        error.show()  # type: ignore[attr-defined]
+        error.show()
         return 2
     except (typer.Abort, KeyboardInterrupt):
         return 130

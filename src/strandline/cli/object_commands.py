@@ -102,9 +102,10 @@ def rm(
     """Delete objects from a branch; the deletion is staged until you commit."""
     with session(lake, as_json) as s:
         branch, path = s.branch_place(place)
-        if not path:
-            raise UsageError("Nothing is named to delete.", next="Give a path; / with --recursive deletes everything.")
-        count = branch.delete_prefix(path) if recursive else int(branch.delete(path))
+        if not path and not recursive:
+            raise UsageError("Nothing is named to delete.", next="Give a path; with --recursive, everything goes.")
+        below = path if not path or path.endswith("/") else path + "/"
+        count = branch.delete_prefix(below) if recursive else int(branch.delete(path))
         if not count:
             raise ObjectNotFound(
                 f"There is {'nothing below' if recursive else 'no object'} {path!r} on branch {branch.name!r}.",

@@ -69,9 +69,9 @@ def split(text: str) -> tuple[str, str, str]:
 
 
 @contextmanager
-def session(lake: str | None, as_json: bool, *, create: bool = False) -> Iterator[Session]:
+def session(lake: str | None, as_json: bool) -> Iterator[Session]:
     out = Output(as_json)
-    with strandline.open(lake, create=create) as opened:
+    with strandline.open(lake) as opened:
         yield Session(opened, out)
 
 

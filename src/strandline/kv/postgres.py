@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlencode, urlsplit, urlunsplit
+from urllib.parse import parse_qs, urlencode
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -160,8 +160,7 @@ def _unavailable(error: Exception, happened: str) -> StoreUnavailable:
 
 def open_url(url: str) -> PostgresStore:
     """A libpq URL; `table=` and `async=allow` in its query are ours."""
-    parts = urlsplit(url)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    base, _, query = url.partition("?")
+    options = {name: values[-1] for name, values in parse_qs(query).items()}
     table, allow = options.pop("table", "strandline_kv"), options.pop("async", "refuse")
-    conninfo = urlunsplit(parts._replace(query=urlencode(options)))
-    return PostgresStore(conninfo, table=table, allow_async_commit=allow == "allow")
+    return PostgresStore(f"{base}?{urlencode(options)}", table=table, allow_async_commit=allow == "allow")

@@ -38,10 +38,24 @@ _inherited: list[object] = []
 """Connections that a fork copied into this process: closing them would hurt the parent, so they are kept for ever."""
 
 
+class _Reader:
+    """A thread's connection: closed with the thread, but never by the child of a fork."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
+        self._pid = os.getpid()
+
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        if self._pid == getpid():
+            self.connection.close()
+        else:
+            _inherited.append(self.connection)
+
+
 class _Write:
     """A write on its way: its work, its outcome, and a lock on which its thread sleeps."""
 
-    __slots__ = ("done", "error", "is_atomic", "wake", "work")
+    __slots__ = ("done", "error", "is_atomic", "leads", "wake", "work")
 
     def __init__(self, work: _Work, is_atomic: bool) -> None:
         self.work = work
@@ -49,6 +63,7 @@ class _Write:
         self.wake = threading.Lock()
         self.wake.acquire()
         self.done = False
+        self.leads = False
         self.error: Exception | None = None
 
 
@@ -81,12 +96,12 @@ class SqliteStore(Store):
         self._queue: deque[_Write] = deque()
         self._has_leader = False
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
         self._writer: sqlite3.Connection | None = None
         self._closed = False
 
     def _forked(self) -> None:
-        _inherited.append((self._connections, self._local, self._queue))
+        _inherited.append((list(self._readers), self._writer, self._local, self._queue))
         self._reset()
 
     # --- connections --------------------------------------------------------------------------------------------------
@@ -105,18 +120,17 @@ class SqliteStore(Store):
             connection.execute("CREATE TABLE IF NOT EXISTS kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID")
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
-        with self._mutex:
-            self._connections.append(connection)
         return connection
 
     @property
     def _reader(self) -> sqlite3.Connection:
         """This thread's own connection; readers never wait for writers."""
-        try:
-            return self._local.connection  # type: ignore[no-any-return]
-        except AttributeError:
-            self._local.connection = self._connect()
-            return self._local.connection  # type: ignore[no-any-return]
+        reader: _Reader | None = getattr(self._local, "reader", None)
+        if reader is None:
+            reader = _Reader(self._connect())
+            self._local.reader = reader
+            self._readers.add(reader)
+        return reader.connection
 
     def _failed(self, error: sqlite3.Error, happened: str) -> StoreUnavailable:
         advice = "Look at the disk, then repeat the call."
@@ -143,14 +157,34 @@ class SqliteStore(Store):
         mine = _Write(work, is_atomic)
         with self._mutex:
             self._queue.append(mine)
-            leads = not self._has_leader
+            mine.leads = not self._has_leader
             self._has_leader = True
-        if not leads:
-            mine.wake.acquire()
+        if not mine.leads:
+            self._wait(mine)
         if not mine.done:
             self._lead()
         if mine.error is not None:
             raise mine.error
+
+    def _wait(self, mine: _Write) -> None:
+        """Sleep until the write is done or leads. An interrupted thread leaves the queue, and nobody waits for it."""
+        try:
+            mine.wake.acquire()
+        except BaseException:
+            with self._mutex:
+                if mine in self._queue:
+                    self._queue.remove(mine)
+                    if mine.leads:
+                        self._hand_over()
+            raise
+
+    def _hand_over(self) -> None:
+        """Make the first of the queue the leader; the mutex is held."""
+        if self._queue:
+            self._queue[0].leads = True
+            self._queue[0].wake.release()
+        else:
+            self._has_leader = False
 
     def _lead(self) -> None:
         """Do everything that is queued, wake its owners, and hand over to the first of those who came meanwhile."""
@@ -163,10 +197,7 @@ class SqliteStore(Store):
                 write.done = True
                 write.wake.release()
             with self._mutex:
-                if self._queue:
-                    self._queue[0].wake.release()
-                else:
-                    self._has_leader = False
+                self._hand_over()
 
     def _commit(self, group: Sequence[_Write]) -> None:
         happened = "no"
@@ -199,9 +230,17 @@ class SqliteStore(Store):
                 happened = "no"  # SQLite rolls such a statement back before it says so
             for write in group:
                 write.error = self._failed(error, happened)
-        except Exception as error:
+        except BaseException as error:
+            # an interrupt of the leader: the others must not take their writes for done
+            if self._writer is not None and self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+                happened = "no"
             for write in group:
-                write.error = error
+                write.error = StoreUnavailable(
+                    f"A write to {self.path} was interrupted by {type(error).__name__}.",
+                    happened="no" if happened == "no" else "unknown",
+                )
+            raise
 
     @staticmethod
     def _do(write: _Write, connection: sqlite3.Connection) -> None:
@@ -262,10 +301,11 @@ class SqliteStore(Store):
     def close(self) -> None:
         self._closed = True
         with self._mutex:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
-        self._writer = None
+            writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+        for reader in list(self._readers):
+            reader.connection.close()
         self._local = threading.local()
 
 

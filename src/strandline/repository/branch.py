@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -24,18 +23,18 @@ from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, consistently, uncommitted
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError
-from strandline.ids import BranchId, CommitId, check_path, check_prefix
+from strandline.ids import BranchId, CommitId, check_path, check_prefix, encoded
 from strandline.repository.differences import Diff
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
+from strandline.repository.parallel import in_parallel
 from strandline.repository.ref import Ref, key_range
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.repository.upload import Content, ObjectWriter, check_metadata, upload
-from strandline.tree.rows import TOMBSTONE, Entry, encode_staged, entries_of
+from strandline.tree.rows import TOMBSTONE, Entry, column, encode_staged, entries_of
 
 if TYPE_CHECKING:
     from strandline.repository.importing import Imported
 
-UPLOAD_THREADS = 8
 READ_WINDOW_ROWS = 50_000
 
 
@@ -143,8 +142,7 @@ class Branch(Ref):
             path, content = pair
             return path, upload(self._core, self.branch_id, path, content, None, None)
 
-        with ThreadPoolExecutor(UPLOAD_THREADS, "strandline-upload") as pool:
-            return self.link_many(pool.map(one, pairs), atomic=atomic)
+        return self.link_many(in_parallel(one, pairs), atomic=atomic)
 
     def link_many(self, entries: Iterable[tuple[str, Entry]], *, atomic: bool = False) -> int:
         """Stage many objects whose bytes are where their entries say; returns their number.
@@ -219,7 +217,7 @@ class Branch(Ref):
         check_prefix(prefix)
 
         def compute(record: BranchRecord) -> Computed:
-            return Computed([(path.encode(), value) for path, _ in self._sealed(record, prefix)])
+            return Computed([(key, value) for rows in self._sealed_rows(record, prefix) for key in keys_of(rows)])
 
         return attach_changes(self._cell, self.branch_id, compute)
 
@@ -272,15 +270,16 @@ class Branch(Ref):
         if exactly:
             entry = layers.find(prefix, prefix.encode())
             return [] if entry is None else [(prefix, entry)]
+        return [pair for rows in self._sealed_rows(record, prefix) for pair in entries_of(rows)]
+
+    def _sealed_rows(self, record: BranchRecord, prefix: str) -> Iterator[pa.Table]:
+        layers = Layers(self._cell, self._core.commits, without_staging(record))
         start, end = key_range(prefix)
-        high = None if end is None else end.encode()
         low: bytes | None = start.encode()
-        found: list[tuple[str, Entry]] = []
         while low is not None:
-            rows, reach = layers.window(low, high, READ_WINDOW_ROWS)
-            found += entries_of(rows)
+            rows, reach = layers.window(low, encoded(end), READ_WINDOW_ROWS)
+            yield rows
             low = None if reach is None else reach + b"\0"
-        return found
 
     def stage_atomically(
         self,
@@ -316,8 +315,8 @@ class Branch(Ref):
                     )
             gone: list[tuple[bytes, bytes]] = []
             if replace_below is not None:
-                present = [path for path, _ in self._sealed(record, replace_below) if not keep(path)]
-                gone = [(key, value) for key in map(str.encode, present) if key not in written]
+                present = [key for rows in self._sealed_rows(record, replace_below) for key in keys_of(rows)]
+                gone = [(key, value) for key in present if key not in written and not keep(key.decode())]
             return Computed(new + gone)
 
         return attach_changes(self._cell, self.branch_id, compute)
@@ -465,6 +464,11 @@ class _TextWriter(io.TextIOWrapper):
             cast("ObjectWriter", self.detach()).discard()
         else:
             self.close()
+
+
+def keys_of(rows: pa.Table) -> list[bytes]:
+    keys: list[bytes] = column(rows, "path").cast(pa.binary()).to_pylist()
+    return keys
 
 
 def without_staging(record: BranchRecord) -> BranchRecord:

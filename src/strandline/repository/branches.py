@@ -109,12 +109,24 @@ def delete_branch(core: RepositoryCore, name: str) -> None:
         seen = cell.read()
         refuse_blocked(seen.branch, "delete", name)
         put_item(core.stores, dropped(name, seen.branch, seen.branch.tokens))
+        gone = Deleted(was="branch", deleted_at=core.stores.clock.now_us(), tokens=seen.branch.tokens)
         try:
-            cell.swap(seen, Deleted(was="branch", deleted_at=core.stores.clock.now_us(), tokens=seen.branch.tokens))
-            return
+            cell.swap(seen, gone)
         except Moved:
             continue
+        if repository_record(core)[1].default_branch == name:
+            _bring_back(core, name, seen.branch)
+            raise NotAllowed(f"{name!r} was made the default branch meanwhile, so it stays.")
+        return
     raise contention(name)
+
+
+def _bring_back(core: RepositoryCore, name: str, branch: BranchRecord) -> None:
+    """Undo a deletion; its tokens are on record again before any sweep looks at them, since sweeps wait."""
+    raw, held = read_ref(core.stores, name)
+    if raw is not None and isinstance(held, Deleted) and held.tokens == branch.tokens:
+        restored = replace(branch, write_ids=(new_id(), *held.write_ids))
+        core.stores.kv.set_if(core.stores.refs, name.encode(), encode(restored), raw)
 
 
 def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec.structs import replace
 
-from strandline.blob import BlobExists, BlobNotFound, BlobStore
+from strandline.blob import BlobExists, BlobNotFound, BlobStore, open_store
 from strandline.branch.commits import commit_pair, make_commit
 from strandline.branch.record import Branch, Deleted, RefRecord
 from strandline.branch.stores import Stores
-from strandline.branch.token_queue import dropped, put_item, sweep
+from strandline.branch.token_queue import KEY_PREFIX, dropped, put_item, sweep
 from strandline.clock import Clock
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
@@ -24,6 +26,9 @@ MARKER = "_strandline/repository.json"
 """Lies in every storage namespace and says whose it is."""
 FIRST_MESSAGE = "Repository created"
 DELETE_ATTEMPTS = 20
+MakeStores = Callable[[RepositoryRecord], Stores]
+UrlOf = Callable[[RepositoryRecord], str]
+"""The URL of a repository's storage namespace."""
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -58,7 +63,12 @@ def list_repositories(kv: Store) -> Iterator[RepositoryRecord]:
 
 
 def create_repository(
-    kv: Store, clock: Clock, record: RepositoryRecord, blobs: BlobStore, committer: str, make_stores: object
+    kv: Store,
+    clock: Clock,
+    record: RepositoryRecord,
+    url_of: UrlOf,
+    committer: str,
+    make_stores: MakeStores,
 ) -> RepositoryRecord:
     """Make a repository: its namespace, its first commit and branch, and last of all its name.
 
@@ -69,9 +79,15 @@ def create_repository(
     raw, held = read_record(kv, record.name)
     if held is not None and held.state != "deleted":
         raise _taken(record.name)
-    _refuse_overlap(kv, record)
+    _refuse_overlap(kv, record, url_of)
+    stores = make_stores(record)
+    blobs = stores.trees.blobs
     _take_namespace(blobs, record)
-    stores: Stores = make_stores(record)  # type: ignore[operator]
+    try:
+        _refuse_markers_above(record, url_of)
+    except BaseException:
+        blobs.delete_many([MARKER])
+        raise
     now = clock.now_us()
     first = make_commit(EMPTY, (), message=FIRST_MESSAGE, committer=committer, metadata={}, date_us=now)
     kv.set_many(stores.records, [commit_pair(first)])
@@ -86,7 +102,7 @@ def create_repository(
     try:
         kv.set_if(PARTITION, record.name.encode(), encode(record), ABSENT if raw is None else raw)
     except PredicateFailed:
-        _forget(kv, stores, blobs)
+        _forget(kv, stores)
         raise _taken(record.name) from None
     except StoreUnavailable as error:
         if error.happened == "no" or read_record(kv, record.name)[1] != record:
@@ -100,24 +116,45 @@ def _taken(name: str) -> AlreadyExists:
     )
 
 
-def _forget(kv: Store, stores: Stores, blobs: BlobStore) -> None:
+def _forget(kv: Store, stores: Stores) -> None:
     for partition in (stores.refs, stores.records):
         kv.delete_many(partition, [key for key, _ in kv.scan(partition)])
-    blobs.delete_many([MARKER])
+    stores.trees.blobs.delete_many([MARKER])
 
 
-def _refuse_overlap(kv: Store, record: RepositoryRecord) -> None:
-    """Refuse a namespace that lies in another repository's, or around it."""
+def _refuse_overlap(kv: Store, record: RepositoryRecord, url_of: UrlOf) -> None:
+    """Refuse a namespace that lies in another repository's of this tenant, or around it."""
     if "://" not in record.namespace:
         return  # names below the lake's own store contain the repository's unique id
-    mine = record.namespace.partition("?")[0].rstrip("/") + "/"
+    mine = _as_folder(url_of(record))
     for other in list_repositories(kv):
-        theirs = other.namespace.partition("?")[0].rstrip("/") + "/"
+        theirs = _as_folder(url_of(other))
         if mine.startswith(theirs) or theirs.startswith(mine):
-            raise AlreadyExists(
-                f"The storage namespace {record.namespace!r} overlaps that of repository {other.name!r}.",
-                next="Give each repository a prefix of its own.",
-            )
+            raise _overlapping(record, f"repository {other.name!r}")
+
+
+def _refuse_markers_above(record: RepositoryRecord, url_of: UrlOf) -> None:
+    """Refuse a namespace inside one that anybody, of any lake, has marked as a repository's."""
+    if "://" not in record.namespace:
+        return
+    parts = urlsplit(url_of(record))
+    folders = parts.path.strip("/").split("/")
+    for depth in range(1 if parts.scheme == "file" else 0, len(folders)):
+        above = urlunsplit(parts._replace(path="/" + "/".join(folders[:depth])))
+        with suppress(BlobNotFound, StoreUnavailable):
+            open_store(above).head(MARKER)
+            raise _overlapping(record, f"a repository at {above}")
+
+
+def _as_folder(url: str) -> str:
+    return url.partition("?")[0].rstrip("/") + "/"
+
+
+def _overlapping(record: RepositoryRecord, whose: str) -> AlreadyExists:
+    return AlreadyExists(
+        f"The storage namespace {record.namespace!r} overlaps that of {whose}.",
+        next="Give each repository a prefix of its own.",
+    )
 
 
 def _take_namespace(blobs: BlobStore, record: RepositoryRecord) -> None:
@@ -136,7 +173,7 @@ def _take_namespace(blobs: BlobStore, record: RepositoryRecord) -> None:
         raise StoreUnavailable(f"{blobs.url} does not return what was just written.", happened="unknown") from None
 
 
-def delete_repository(kv: Store, name: str, clock: Clock, make_stores: object) -> RepositoryRecord:
+def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStores) -> RepositoryRecord:
     """Delete a repository's metadata: mark it, turn its branches into tombstones, and only then clean up.
 
     A crash in between leaves a repository that is marked; deleting it again goes on. The bytes stay where they are.
@@ -155,12 +192,18 @@ def delete_repository(kv: Store, name: str, clock: Clock, make_stores: object) -
         except PredicateFailed:
             raise Contention(f"Repository {name!r} was changed meanwhile.", next="Repeat the call.") from None
         raw, record = encode(marked), marked
-    stores: Stores = make_stores(record)  # type: ignore[operator]
+    stores = make_stores(record)
     for key, _ in list(kv.scan(stores.refs)):
         _bury(stores, key, clock)
-    sweep(stores, after_s=0, again_after_s=0)
+    while kv.scan_page(stores.records, KEY_PREFIX, KEY_PREFIX[:-1] + b"0", 1).keys:
+        sweep(stores, after_s=0, again_after_s=0, private_after_s=0)
     kv.delete_many(stores.records, [key for key, _ in kv.scan(stores.records)])
-    kv.set_if(PARTITION, name.encode(), encode(replace(record, state="deleted")), raw)
+    try:
+        kv.set_if(PARTITION, name.encode(), encode(replace(record, state="deleted")), raw)
+    except PredicateFailed:
+        _, now = read_record(kv, name)
+        if now is None or (now.id == record.id and now.state != "deleted"):
+            raise Contention(f"Repository {name!r} was changed meanwhile.", next="Repeat the call.") from None
     return record
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,8 +15,9 @@ from strandline.branch.commits import CommitLog
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
 
-SWEEP_EVERY_COMMITS = 200
-"""How many commits of this process go by until it sweeps dropped tokens."""
+SWEEP_EVERY_COMMITS = 100
+"""One commit in so many, by chance, sweeps dropped tokens: so do many short processes with a commit each."""
+log = logging.getLogger("strandline")
 
 
 @dataclass(slots=True)
@@ -32,18 +35,26 @@ class RepositoryCore:
     reopen: tuple[Callable[..., Any], tuple[Any, ...]]
     cells: dict[str, BranchCell] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    commits_since_sweep: int = 0
+    is_sweeping: bool = False
 
     def cell(self, name: str) -> BranchCell:
         with self.lock:
             return self.cells.setdefault(name, BranchCell(self.stores, name))
 
     def committed(self) -> None:
-        """Count a commit, and now and then clean up after the earlier ones."""
+        """Now and then, after a commit, clean up after earlier ones: beside the caller, who waits for nothing."""
+        if random.random() * SWEEP_EVERY_COMMITS >= 1:
+            return
         with self.lock:
-            self.commits_since_sweep += 1
-            due = self.commits_since_sweep >= SWEEP_EVERY_COMMITS
-            if due:
-                self.commits_since_sweep = 0
-        if due:
+            if self.is_sweeping:
+                return
+            self.is_sweeping = True
+        threading.Thread(target=self._sweep, name="strandline-sweep", daemon=True).start()
+
+    def _sweep(self) -> None:
+        try:
             sweep(self.stores)
+        except Exception as error:  # the next sweep goes on where this one stopped
+            log.warning("sweep of %s stopped: %s", self.name, error)
+        finally:
+            self.is_sweeping = False

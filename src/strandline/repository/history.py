@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from strandline.branch.commits import Commit, CommitLog
 from strandline.clock import Microseconds
-from strandline.ids import CommitId, after_prefix
+from strandline.ids import CommitId, prefix_end
 from strandline.repository.results import Results
 from strandline.tree.diff import diff
 from strandline.tree.store import EMPTY
@@ -57,11 +57,7 @@ def touches(commits: CommitLog, record: Commit, paths: tuple[str, ...], prefixes
         old, new = trees.find(before, path), trees.find(now, path)
         if (old and old.identity) != (new and new.identity):
             return True
-    for prefix in prefixes:
-        end = after_prefix(prefix.encode())
-        if next(diff(trees, before, now, prefix, end.decode() if end else None), None) is not None:
-            return True
-    return False
+    return any(next(diff(trees, before, now, prefix, prefix_end(prefix)), None) is not None for prefix in prefixes)
 
 
 class Log(Results[Commit]):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -15,8 +14,8 @@ from strandline.blob import BlobInfo, open_store
 from strandline.branch.commit import Draft
 from strandline.branch.commits import Commit, make_commit
 from strandline.branch.heads import NewHead, set_head
-from strandline.errors import NotFound, some_paths
-from strandline.ids import after_prefix, check_path, check_prefix
+from strandline.errors import InvalidName, NotFound, some_paths
+from strandline.ids import PATH_MAX_BYTES, check_prefix, prefix_end
 from strandline.repository.core import RepositoryCore
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
@@ -46,10 +45,9 @@ def import_objects(core: RepositoryCore, branch: Branch, source: str, destinatio
     changes = _references(source, destination)
     if not len(changes):
         raise NotFound(f"There is no object at {source!r}.", next="Check the folder or the URL.")
-    low, high = destination, after_prefix(destination.encode())
+    low, end = destination, prefix_end(destination)
 
     def in_the_way(staged: Difference) -> list[str]:
-        end = None if high is None else high.decode(errors="surrogateescape")
         paths: list[str] = staged.paths.to_pylist()
         return [path for path in paths if path >= low and (end is None or path < end)]
 
@@ -81,16 +79,13 @@ def _references(source: str, destination: str) -> Changes:
     root, prefix = _split(source)
     store = open_store(root)
     found = [info for page in store.list_pages(prefix) for info in page]
-    cut = prefix.rfind("/") + 1
-    paths = [destination + info.key[cut:] for info in found]
-    for path in islice(paths, 0, None, max(1, len(paths) // 1000)):
-        check_path(path)
-    longest = max(paths, key=len, default="x")
-    check_path(longest)
+    paths = [destination + info.key[len(prefix) :] for info in found]
+    _refuse_bad_paths(paths)
     order = sorted(range(len(paths)), key=paths.__getitem__)
     infos: list[BlobInfo] = [found[i] for i in order]
-    base = store.url.partition("?")[0].rstrip("/") + "/"
-    addresses = [base + quote(info.key, safe="/=:@+,~()!'$&*;") for info in infos]
+    base, mark, options = store.url.partition("?")  # endpoint and region belong to the address
+    base = base.rstrip("/") + "/"
+    addresses = [base + quote(info.key, safe="/=:@+,~()!'$&*;") + mark + options for info in infos]
     rows = pa.Table.from_arrays(
         [
             pa.array([paths[i] for i in order], pa.string()),
@@ -103,18 +98,35 @@ def _references(source: str, destination: str) -> Changes:
         ],
         schema=SCHEMA,
     )
-    _refuse_odd_paths(paths)
     return Changes(rows, np.zeros(len(infos), np.bool_))
 
 
-def _refuse_odd_paths(paths: list[str]) -> None:
-    odd = [path for path in paths if "\0" in path or not path]
-    if odd:
-        raise NotFound(f"Some objects have no valid path: {some_paths(odd)}.")
+def _refuse_bad_paths(paths: list[str]) -> None:
+    """Refuse what could never be read or deleted again by its path."""
+    bad = [path for path in paths if not path.isprintable() and ("\0" in path or not _is_text(path))]
+    bad += [
+        path
+        for path in paths
+        if len(path) > PATH_MAX_BYTES // 4 and len(path.encode(errors="replace")) > PATH_MAX_BYTES
+    ]
+    if bad:
+        shown = [path.encode(errors="backslashreplace").decode() for path in bad]
+        raise InvalidName(
+            f"{len(bad)} objects have no valid path: {some_paths(shown)}.",
+            next=f"A path is 1 to {PATH_MAX_BYTES} bytes of UTF-8 without NUL; rename them, or import a part.",
+        )
+
+
+def _is_text(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _split(source: str) -> tuple[str, str]:
-    """The root to open and the prefix to list: of a local folder the folder itself and everything in it."""
+    """The root to open and the prefix to list: a folder, or a prefix of a bucket taken as one, and everything in it."""
     if "://" not in source:
         folder = Path(source).resolve()
         if not folder.is_dir():
@@ -125,4 +137,5 @@ def _split(source: str) -> tuple[str, str]:
     parts = urlsplit(source)
     if parts.scheme == "file":
         return source, ""
-    return urlunsplit(parts._replace(path="/")), parts.path.lstrip("/")
+    folder_prefix = parts.path.strip("/")
+    return urlunsplit(parts._replace(path="/")), folder_prefix + "/" if folder_prefix else ""

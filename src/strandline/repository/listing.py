@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.errors import UsageError
-from strandline.ids import after_prefix, check_prefix
+from strandline.ids import check_prefix, encoded, prefix_end
 from strandline.repository.results import CommonPrefix, ObjectInfo, Results
 from strandline.tree.rows import SCHEMA, column, empty_rows
 
@@ -35,10 +35,10 @@ class Listing(Results[ObjectInfo | CommonPrefix]):
         self._prefix = prefix
         self._delimiter = delimiter
         self._amount = amount
-        low, self._end = check_prefix(prefix), after_prefix(prefix.encode())
+        low, self._end = check_prefix(prefix), encoded(prefix_end(prefix))
         high = check_prefix(after)
         if high and delimiter and after.endswith(delimiter) and after.startswith(prefix):
-            high = after_prefix(high) or high  # a folder that was shown is passed with all that is in it
+            high = encoded(prefix_end(after)) or high  # a folder that was shown is passed with all that is in it
         elif high:
             high += b"\0"
         self._start = max(low, high)
@@ -84,12 +84,12 @@ class Listing(Results[ObjectInfo | CommonPrefix]):
                     continue
                 folder = path[: cut + len(self._delimiter)]
                 yield CommonPrefix(folder)
-                beyond = after_prefix(folder.encode())
+                beyond = prefix_end(folder)
                 if beyond is None:
                     return
-                at = pc.search_sorted(paths, beyond.decode(errors="surrogateescape")).as_py()
-                if at == rows.num_rows and start is not None and beyond > start:
-                    start, size = beyond, FIRST_WINDOW_ROWS  # skip the rest of the folder unread
+                at = pc.search_sorted(paths, beyond).as_py()
+                if at == rows.num_rows and start is not None and beyond.encode() > start:
+                    start, size = beyond.encode(), FIRST_WINDOW_ROWS  # skip the rest of the folder unread
 
     def to_arrow(self) -> pa.Table:
         tables = list(self.tables())

@@ -44,6 +44,11 @@ def merge_into(
     source_name = getattr(source, "name", None)
     if source_name == branch.name:
         raise UsageError(f"Branch {branch.name!r} cannot be merged into itself.", next="Name another source.")
+    if source._target.kind == "staged":
+        raise UsageError(
+            f"{source.expression!r} is only what is staged, and a merge brings commits.",
+            next="Commit it, then merge the branch.",
+        )
     source_commit = core.commits.get(source.id)
     source_tree = core.commits.tree(source_commit.id)
 
@@ -53,8 +58,10 @@ def merge_into(
             raise _nothing_to_merge(core, branch, source)
         base_tree = EMPTY if base is None else core.commits.tree(base.id)
         tree = _merge(core, base_tree, source_tree, core.commits.tree(head.id), strategies, "Merging", source)
-        parents = (head,) if squash else (head, source_commit)
-        return _new_head(tree, parents, draft)
+        if squash:
+            head_tree = core.commits.tree(head.id)
+            return _changed_head(tree, head_tree, head, draft, "The branch has all that the source changed.")
+        return _new_head(tree, (head, source_commit), draft)
 
     return _finish(core, branch, "merge", compute)
 

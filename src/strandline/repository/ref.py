@@ -6,7 +6,6 @@ import io
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -18,13 +17,14 @@ from strandline.blob import BlobNotFound
 from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted
 from strandline.clock import Microseconds, to_us
-from strandline.errors import InvalidRef, ObjectMissing, ObjectNotFound, UsageError
-from strandline.ids import CommitId, after_prefix, check_path
+from strandline.errors import ObjectMissing, ObjectNotFound, UsageError
+from strandline.ids import CommitId, check_path, prefix_end
 from strandline.repository.core import RepositoryCore
 from strandline.repository.differences import Diff
 from strandline.repository.expressions import Target, parse_time, resolve
 from strandline.repository.history import Log, LogFilter
 from strandline.repository.listing import Listing
+from strandline.repository.parallel import in_parallel
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.tree.diff import Difference, diff
 from strandline.tree.rows import Entry
@@ -33,7 +33,6 @@ from strandline.tree.store import Tree
 if TYPE_CHECKING:
     from strandline.tables.table import Table
 
-COPY_THREADS = 8
 COPY_BUFFER_BYTES = 1 << 20
 
 
@@ -52,7 +51,7 @@ class Ref:
         return f"<{type(self).__name__} {self._core.name}/{self.expression}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen_ref, (self._core.reopen, self.expression)
+        return _reopen_ref, (self._core.reopen, self.expression, self._target)
 
     # --- what the kinds of refs do differently ------------------------------------------------------------------------
 
@@ -226,8 +225,7 @@ class Ref:
                     progress(info)
 
         root.mkdir(parents=True, exist_ok=True)
-        with ThreadPoolExecutor(COPY_THREADS, "strandline-export") as pool:
-            return sum(1 for _ in pool.map(copy, cast("Iterator[ObjectInfo]", iter(self.list(prefix)))))
+        return sum(1 for _ in in_parallel(copy, cast("Iterator[ObjectInfo]", iter(self.list(prefix)))))
 
     def _copy_out(self, info: ObjectInfo, place: Path) -> None:
         blobs, key = self._core.resolver.resolve(info.physical_address)
@@ -277,8 +275,7 @@ class StagedRef(Ref):
 
 def key_range(prefix: str) -> tuple[str, str | None]:
     """The half-open range of paths below a prefix."""
-    end = after_prefix(prefix.encode()) if prefix else None
-    return prefix, None if end is None else end.decode(errors="surrogateescape")
+    return prefix, prefix_end(prefix)
 
 
 def _moment(when: datetime | str | None, now: Microseconds) -> Microseconds | None:
@@ -289,7 +286,10 @@ def _moment(when: datetime | str | None, now: Microseconds) -> Microseconds | No
 
 def open_ref(core: RepositoryCore, expression: str) -> Ref:
     """The handle of a ref expression: a `Branch` if it names one as it stands."""
-    target = resolve(core.stores, core.commits, expression)
+    return handle_of(core, expression, resolve(core.stores, core.commits, expression))
+
+
+def handle_of(core: RepositoryCore, expression: str, target: Target) -> Ref:
     if target.kind == "branch":
         from strandline.repository.branch import Branch
 
@@ -297,9 +297,7 @@ def open_ref(core: RepositoryCore, expression: str) -> Ref:
     return (StagedRef if target.kind == "staged" else Ref)(core, expression, target)
 
 
-def _reopen_ref(reopen: tuple[Callable[..., Any], tuple[Any, ...]], expression: str) -> Ref:
+def _reopen_ref(reopen: tuple[Callable[..., Any], tuple[Any, ...]], expression: str, target: Target) -> Ref:
+    """The very same commit, or the same creation of a branch, whatever the expression would mean by now."""
     make, arguments = reopen
-    return open_ref(make(*arguments)._core, expression)
-
-
-__all__ = ["InvalidRef", "Ref", "StagedRef", "key_range", "open_ref"]
+    return handle_of(make(*arguments)._core, expression, target)

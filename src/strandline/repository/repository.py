@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -12,11 +13,13 @@ from msgspec.structs import replace
 
 from strandline.branch.cell import MAX_ATTEMPTS, contention, update
 from strandline.branch.commits import Commit
-from strandline.branch.token_queue import SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
+from strandline.branch.record import Branch as BranchRecord
+from strandline.branch.record import seal
+from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
 from strandline.envelope import encode
-from strandline.errors import RefNotFound
-from strandline.ids import CommitId
+from strandline.errors import NotAllowed, RefNotFound, UsageError
+from strandline.ids import CommitId, StagingToken, new_id
 from strandline.kv.store import PredicateFailed
 from strandline.repository.branch import Branch
 from strandline.repository.branches import (
@@ -186,7 +189,9 @@ class Repository:
         rule = check_protection(pattern, block)
 
         def change(record: RepositoryRecord) -> RepositoryRecord:
-            others = tuple(kept for kept in record.protections if kept.pattern != pattern)[: MAX_PROTECTIONS - 1]
+            others = tuple(kept for kept in record.protections if kept.pattern != pattern)
+            if len(others) >= MAX_PROTECTIONS:
+                raise UsageError(f"A repository has at most {MAX_PROTECTIONS} protections.", next="Use wider patterns.")
             return replace(record, protections=(*others, rule))
 
         self._change(change)
@@ -208,8 +213,15 @@ class Repository:
         self._change(lambda record: replace(record, read_only=read_only))
 
     def set_default_branch(self, name: str) -> None:
+        """Make a branch the one that new branches start from; it cannot be deleted while it is."""
         self.branch(name)
+        before = self.settings.default_branch
         self._change(lambda record: replace(record, default_branch=name))
+        try:
+            self.branch(name)  # a deletion that was under way has looked at the settings before this change
+        except RefNotFound:
+            self._change(lambda record: replace(record, default_branch=before))
+            raise NotAllowed(f"Branch {name!r} was deleted meanwhile.", safe=f"The default is {before!r}.") from None
 
     def _change(self, change: Callable[[RepositoryRecord], RepositoryRecord]) -> None:
         """Swap the repository's record, then bring the new rules onto every branch record.
@@ -226,17 +238,25 @@ class Repository:
                 continue
         else:
             raise contention(self.name)
-        for name, record_of in list_names(self._core, "branch"):
+        for name, branch in list_names(self._core, "branch"):
+            assert isinstance(branch, BranchRecord)
             latest = repository_record(self._core)[1]
-            if record_of.blocked != blocked_actions(latest, name):  # type: ignore[union-attr]
-                update(
-                    self._core.cell(name),
-                    record_of.branch_id,  # type: ignore[union-attr]
-                    lambda seen, name=name, latest=latest: replace(seen, blocked=blocked_actions(latest, name)),  # type: ignore[misc]
-                )
+            if branch.blocked != blocked_actions(latest, name):
+                update(self._core.cell(name), branch.branch_id, partial(_with_rules, latest, name))
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
-    def sweep(self, *, after_s: float = SWEEP_AFTER_S, again_after_s: float = SWEEP_AGAIN_AFTER_S) -> int:
+    def sweep(
+        self,
+        *,
+        after_s: float = SWEEP_AFTER_S,
+        again_after_s: float = SWEEP_AGAIN_AFTER_S,
+        private_after_s: float = PRIVATE_AFTER_S,
+    ) -> int:
         """Delete the staged entries of tokens that left their branch long enough ago; returns their number."""
-        return sweep(self._core.stores, after_s=after_s, again_after_s=again_after_s)
+        return sweep(self._core.stores, after_s=after_s, again_after_s=again_after_s, private_after_s=private_after_s)
+
+
+def _with_rules(settings: RepositoryRecord, name: str, branch: BranchRecord) -> BranchRecord:
+    """A branch record under new rules; sealed, so that a writer with an older record in its cache meets them."""
+    return seal(replace(branch, blocked=blocked_actions(settings, name)), StagingToken(new_id()))

@@ -26,7 +26,7 @@ Plan = Callable[[str, bytes, bytes], Outcome]
 """From the name of a call, its partition and its key to its outcome. Reads can only be DONE or NOT_DONE."""
 
 
-def always_done(call: str, partition: bytes, key: bytes) -> Outcome:
+def always_done(_call: str, _partition: bytes, _key: bytes) -> Outcome:
     return Outcome.DONE
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Self
@@ -45,6 +46,7 @@ class TreeBuilder:
         self._held: pa.Table | None = None
         self._open: RangeInfo | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._waiting: deque[Future[RangeInfo]] = deque()
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +124,8 @@ class TreeBuilder:
             return
         if self._pool is None:
             self._pool = ThreadPoolExecutor(WRITERS, "strandline-range")
-        waiting = [item for item in self._done[-MAX_IN_FLIGHT:] if isinstance(item, Future)]
-        if len(waiting) == MAX_IN_FLIGHT:
-            waiting[0].result()
-        self._done.append(self._pool.submit(self._store.write_range, rows, self._known))
+        if len(self._waiting) == MAX_IN_FLIGHT:
+            self._waiting.popleft().result()
+        future = self._pool.submit(self._store.write_range, rows, self._known)
+        self._waiting.append(future)
+        self._done.append(future)

@@ -6,10 +6,10 @@ it exists: it may be garbage that somebody is about to delete.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -105,7 +105,6 @@ class TreeStore:
         self.blobs = blobs
         self._opened: ByteBoundedCache[OpenRange] = ByteBoundedCache(cache_max_bytes)
         self._trees: ByteBoundedCache[Tree] = ByteBoundedCache(cache_max_bytes)
-        self._loading = threading.Lock()
 
     def tree(self, ref: TreeRef) -> Tree:
         """Open a metarange.
@@ -149,6 +148,8 @@ class TreeStore:
     def write_range(self, rows: pa.Table, known: dict[str, RangeInfo]) -> RangeInfo:
         """Write a range, unless it is one of `known`, the ranges of the tree that the new one is made from."""
         rows = rows.combine_chunks()
+        if rows.get_total_buffer_size() > 2 * rows.nbytes:
+            rows = rows.take(pa.array(np.arange(rows.num_rows)))  # a small slice would keep all that it was cut from
         content_id = range_id(rows)
         if content_id in known:
             return known[content_id]
