@@ -11,6 +11,7 @@ what=${1:-base}
 python=${PYTHON:-python3}
 versitygw_version=v1.8.0
 mkdir -p .cache/bin
+export UV_SYSTEM_CERTS=true # certificates that the system trusts, as pip does
 
 say() { printf '%s\n' "$*" >&2; }
 fail() { say "setup: $*"; exit 1; }
