@@ -12,8 +12,11 @@ import pyarrow.compute as pc
 
 from strandline.tree.build import TreeBuilder, ends_of_range
 from strandline.tree.chunking import natural_ends
-from strandline.tree.rows import BoolArray, Changes, column, concat, same_identity, search
+from strandline.tree.rows import POOL, BoolArray, Changes, IntArray, column, concat, same_identity, search
 from strandline.tree.store import Tree, TreeStore
+
+FEW_CHANGES = 32
+"""Up to so many changes of a range, slicing it costs less than indexing it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +121,24 @@ class _Overlay:
             self._at += 1
 
 
+def _splice(
+    base: pa.Table, rows: pa.Table, positions: IntArray, found: BoolArray, useful: BoolArray, added: BoolArray
+) -> pa.Table:
+    """The same as taking rows by index, with one copy instead of two: slices of both sides, put in a row."""
+    pieces: list[pa.Table] = []
+    passed = 0
+    for i in np.flatnonzero(useful):
+        at = int(positions[i])
+        if at > passed:
+            pieces.append(base.slice(passed, at - passed))
+        if added[i]:
+            pieces.append(rows.slice(int(i), 1))
+        passed = at + int(found[i])
+    if passed < base.num_rows:
+        pieces.append(base.slice(passed))
+    return concat(pieces)
+
+
 def overlay_rows(base: pa.Table, base_ends: BoolArray, changes: Changes) -> tuple[pa.Table, BoolArray, int]:
     """Overlay changes on sorted rows.
 
@@ -145,7 +166,10 @@ def overlay_rows(base: pa.Table, base_ends: BoolArray, changes: Changes) -> tupl
     # the output as indices into base followed by changes: each change goes before the row at its position
     order = np.insert(np.arange(base.num_rows), positions, base.num_rows + np.arange(len(changes)))
     order = order[np.concatenate([kept, added])[order]]
-    merged = concat([base, changes.rows]).take(pa.array(order))
+    if count <= FEW_CHANGES:
+        merged = _splice(base, changes.rows, positions, found, useful, added)
+    else:
+        merged = pc.take(concat([base, changes.rows]), pa.array(order), memory_pool=POOL)
     change_ends = np.zeros(len(changes), np.bool_)
     new_at = np.flatnonzero(added)
     if len(new_at):

@@ -34,6 +34,9 @@ SCHEMA = pa.schema(
         pa.field("user_metadata", pa.string()),
     ]
 )
+POOL = pa.system_memory_pool()
+"""For copies of whole ranges, which threads hand to each other: with Arrow's default pool, a commit of 100 scattered
+changes took 25 to 65 ms instead of 25 to 30, most of it in page faults."""
 IDENTITY = ("checksum", "size", "user_metadata", "content_type")
 """Two objects are the same if these are equal, wherever their bytes are and whenever they were written."""
 
@@ -143,7 +146,7 @@ def column(table: pa.Table, name: str) -> Any:
 def concat(tables: Sequence[pa.Table]) -> pa.Table:
     if len(tables) == 1:
         return tables[0]
-    return pa.concat_tables(tables).combine_chunks() if tables else empty_rows()
+    return pa.concat_tables(tables).combine_chunks(memory_pool=POOL) if tables else empty_rows()
 
 
 def rows_from_entries(keys: Sequence[bytes], entries: Sequence[Entry | None]) -> pa.Table:
