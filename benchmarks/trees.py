@@ -11,25 +11,8 @@ LARGE = 10_000_000
 
 
 def run() -> list[Result]:
-    found = []
+    found = _differences(True) + _differences(False)
     where = setting(False)
-    with repository(False) as repo:
-        main = repo.branch("main")
-        paths = fill(main, COUNT)
-        rnd = random.Random(1)
-        chosen = rnd.sample(paths, 200)
-        base = main.id
-        diffs, merges = [], []
-        for run_ in range(8):
-            left, right = repo.create_branch(f"l{run_}", base), repo.create_branch(f"r{run_}", base)
-            left.link_many([(path, one_entry(i, run_ + 1)) for i, path in enumerate(chosen[:100])])
-            left.commit("left")
-            right.link_many([(path, one_entry(i, run_ + 1)) for i, path in enumerate(chosen[100:])])
-            right.commit("right")
-            diffs.append(seconds(lambda left=left: repo.ref(base).diff(left).to_arrow()) * 1000)
-            merges.append(seconds(lambda left=left, right=right: right.merge(left)) * 1000)
-        found.append(result("diff of 100 in 100,000", diffs[1:], "ms", 30, "less", where))
-        found.append(result("three-way merge of 100 + 100 in 100,000", merges[1:], "ms", 60, "less", where))
     with repository(False) as repo:
         main = repo.branch("main")
         took = seconds(lambda: fill(main, LARGE))
@@ -48,6 +31,27 @@ def run() -> list[Result]:
         found.append(result("commit 100 scattered in 10,000,000", hundred[1:], "ms", None, "less", where))
         found.append(result("diff of 100 in 10,000,000", diff[1:], "ms", None, "less", where))
     return found
+
+
+def _differences(synced: bool) -> list[Result]:
+    with repository(synced) as repo:
+        main = repo.branch("main")
+        chosen = random.Random(1).sample(fill(main, COUNT), 200)
+        base = main.id
+        diffs, merges = [], []
+        for run_ in range(8):
+            left, right = repo.create_branch(f"l{run_}", base), repo.create_branch(f"r{run_}", base)
+            left.link_many([(path, one_entry(i, run_ + 1)) for i, path in enumerate(chosen[:100])])
+            left.commit("left")
+            right.link_many([(path, one_entry(i, run_ + 1)) for i, path in enumerate(chosen[100:])])
+            right.commit("right")
+            diffs.append(seconds(lambda: repo.ref(base).diff(left).to_arrow()) * 1000)
+            merges.append(seconds(lambda: right.merge(left)) * 1000)
+    where = setting(synced)
+    return [
+        result("diff of 100 in 100,000", diffs[1:], "ms", 30, "less", where),
+        result("three-way merge of 100 + 100 in 100,000", merges[1:], "ms", 60, "less", where),
+    ]
 
 
 def _path(i: int) -> str:

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import settings
 
 import strandline
-from strandline.lake import Lake, find_settings, open_lake
+from strandline.lake import Lake, open_lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
+from strandline.settings import find_settings
 from strandline.testing.clock import ManualClock
 from tests import servers
 

@@ -14,10 +14,11 @@ import pytest
 import strandline
 from strandline.errors import InvalidName, InvalidSettings, LakeNotFound
 from strandline.kv.network_fs import network_file_system
-from strandline.lake import Lake, find_settings
+from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.repository.results import Results
+from strandline.settings import find_settings
 from tests.branch.clients import entry
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -157,7 +157,8 @@ def open(
         StoreUnavailable: a store does not answer.
         NewerFormat: a newer strandline made the lake.
     """
-    from strandline.lake import find_settings, open_lake
+    from strandline.lake import open_lake
+    from strandline.settings import find_settings
 
     settings = find_settings(location, kv=kv, blob=blob, tenant=tenant, synced=synced, committer=committer)
     return open_lake(settings, create=create)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import threading
 import time
-import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,13 +36,10 @@ from strandline.repository.core import RepositoryCore
 from strandline.repository.record import RepositoryRecord
 from strandline.repository.repository import Repository
 from strandline.repository.results import Results
+from strandline.settings import METADATA_FILE, Settings, current_user, portable, without_secrets
 from strandline.tree.store import TreeStore
 
-METADATA_FILE = "metadata.db"
-DATA_FOLDER = "data"
-SETTINGS_FILE = "strandline.toml"
 FIND_ATTEMPTS = 40
-DEFAULT_TENANT = "default"
 _PARTITION, _KEY = b"lake", b"format"
 
 
@@ -54,112 +49,6 @@ class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
     format: int
     lake_id: str
     created_at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Where a lake is and how it is opened.
-
-    Attributes:
-        kv: URL of the key-value store.
-        blob: URL of the object store's root, below which repositories get their namespaces.
-        synced: whether local files and SQLite wait for the disk; without, a power loss may lose acknowledged writes,
-            a killed process does not.
-        committer: who stands on commits that name nobody.
-    """
-
-    kv: str
-    blob: str
-    tenant: str = DEFAULT_TENANT
-    synced: bool = True
-    committer: str = ""
-    folder: Path | None = None
-
-
-def find_settings(
-    location: str | os.PathLike[str] | None = None,
-    *,
-    kv: str | None = None,
-    blob: str | None = None,
-    tenant: str | None = None,
-    synced: bool | None = None,
-    committer: str | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> Settings:
-    """Put the settings together: arguments first, then a TOML file, then the environment.
-
-    Args:
-        location: a folder, a TOML file, or `memory://name`. Without it and without `kv` the environment's
-            STRANDLINE_LAKE, STRANDLINE_KV, STRANDLINE_BLOB and STRANDLINE_TENANT say where the lake is.
-
-    Raises:
-        InvalidSettings: they do not name a lake.
-    """
-    env = os.environ if environment is None else environment
-    if location is None and kv is None:
-        location = env.get("STRANDLINE_LAKE")
-        kv, blob = env.get("STRANDLINE_KV"), blob or env.get("STRANDLINE_BLOB")
-    given: dict[str, Any] = {"kv": kv, "blob": blob, "tenant": tenant, "synced": synced, "committer": committer}
-    folder: Path | None = None
-    if location is not None:
-        text = os.fspath(location)
-        if text.startswith("memory://"):
-            name = text.removeprefix("memory://") or new_id()
-            _fill(given, {"kv": f"memory://{name}", "blob": f"memory://{name}"})
-        elif "://" in text:
-            raise InvalidSettings(
-                f"{text!r} is one URL, and a lake has two stores.",
-                next="Pass kv=… and blob=…, or the path of a folder.",
-            )
-        else:
-            path = Path(text).expanduser().absolute()
-            if path.suffix == ".toml" or os.path.isfile(path):
-                _fill(given, _read_toml(path))
-            else:
-                if os.path.isfile(path / SETTINGS_FILE):
-                    _fill(given, _read_toml(path / SETTINGS_FILE))
-                folder = path
-                _fill(
-                    given,
-                    {
-                        "kv": f"sqlite://{quote(str(path / METADATA_FILE))}",
-                        "blob": f"file://{quote(str(path / DATA_FOLDER))}",
-                    },
-                )
-    _fill(given, {"tenant": env.get("STRANDLINE_TENANT"), "committer": env.get("STRANDLINE_COMMITTER")})
-    if not given["kv"] or not given["blob"]:
-        raise InvalidSettings(
-            "It is not said where the lake is.",
-            next="Pass a folder, or kv=… and blob=…, or set STRANDLINE_LAKE; `strandline init FOLDER` makes a lake.",
-        )
-    chosen = {key: value for key, value in given.items() if value is not None}
-    if chosen.get("synced") is False and chosen["kv"].startswith("sqlite:") and "sync=" not in chosen["kv"]:
-        chosen["kv"] += ("&" if "?" in chosen["kv"] else "?") + "sync=normal"
-    return Settings(**chosen, folder=folder)
-
-
-def _fill(given: dict[str, Any], more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if given.get(key) is None:
-            given[key] = value
-
-
-def _read_toml(path: Path) -> dict[str, Any]:
-    try:
-        found = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise LakeNotFound(f"{str(path)!r} cannot be read: {error.strerror}.", next="Check the path.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidSettings(f"{str(path)!r} is not TOML: {error}.", next="Mend the file.") from error
-    known = {field.name for field in fields(Settings)} - {"folder"}
-    unknown = sorted(set(found) - known)
-    wrong = [key for key, value in found.items() if not isinstance(value, bool if key == "synced" else str)]
-    if unknown or wrong:
-        raise InvalidSettings(
-            f"{str(path)!r} has settings that strandline does not know: {', '.join(unknown + wrong)}.",
-            next=f"The settings are {', '.join(sorted(known))}.",
-        )
-    return found
 
 
 class Repositories(Results[RepositoryRecord]):
@@ -199,11 +88,11 @@ class Lake:
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        place = self._settings.folder or _without_secrets(self._settings.kv)
+        place = self._settings.folder or without_secrets(self._settings.kv)
         return f"<Lake {place}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (_portable(self._settings),)
+        return _reopen, (portable(self._settings),)
 
     def __enter__(self) -> Self:
         return self
@@ -299,7 +188,7 @@ class Lake:
                     stores=stores,
                     commits=CommitLog(stores),
                     resolver=Resolver(stores.trees.blobs),
-                    reopen=(_reopen_repository, (_portable(self._settings), record.name, record.id)),
+                    reopen=(_reopen_repository, (portable(self._settings), record.name, record.id)),
                 )
             return self._cores[record.id]
 
@@ -314,7 +203,7 @@ def open_lake(settings: Settings, *, create: bool = False, clock: Clock | None =
     """
     clock = clock or SystemClock()
     if not settings.committer:
-        settings = replace(settings, committer=_user())
+        settings = replace(settings, committer=current_user())
     if settings.folder is not None:
         _prepare_folder(settings, create)
     kv = TenantStore(_open_kv(settings.kv), settings.tenant)
@@ -377,42 +266,12 @@ def _check_format(kv: Store, clock: Clock, settings: Settings, create: bool) -> 
         decode(LakeRecord, raw, "the lake")
         return
     if not create:
-        raise _no_lake(_without_secrets(settings.kv))
+        raise _no_lake(without_secrets(settings.kv))
     record = LakeRecord(format=FORMAT_VERSION, lake_id=new_id(), created_at=clock.now_us())
     try:
         kv.set_if(_PARTITION, _KEY, encode(record), ABSENT)
     except PredicateFailed:
         return  # somebody else made the lake at the same time
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "unknown"
-
-
-SECRETS = ("password", "passfile", "sslpassword", "token", "secret")
-
-
-def _without_secrets(url: str) -> str:
-    """A URL without user, password and options that hold secrets."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    authority, slash, path = rest.partition("/")
-    path, mark, query = path.partition("?")
-    kept = [pair for pair in query.split("&") if pair.partition("=")[0].lower() not in SECRETS]
-    host = authority.rpartition("@")[2]
-    return scheme + separator + host + slash + path + (mark + "&".join(kept) if query and kept else "")
-
-
-def _portable(settings: Settings) -> Settings:
-    """What may travel to another process: the user's name and password stay behind.
-
-    The other process takes them from its own environment (PGUSER, PGPASSWORD, …), or has no access to the metadata.
-    """
-    return replace(settings, kv=_without_secrets(settings.kv), blob=_without_secrets(settings.blob))
 
 
 _lakes: dict[Settings, Lake] = {}

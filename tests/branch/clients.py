@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 
 from strandline.ids import new_id
 from strandline.kv.memory import MemoryStore
-from strandline.lake import Settings, open_lake
+from strandline.lake import open_lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
+from strandline.settings import Settings
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import FaultyStore, Outcome
 from strandline.tree.rows import Entry
@@ -75,3 +76,7 @@ def content(branch: Branch, path: str) -> str | None:
 
 def entry(value: object) -> Entry:
     return Entry(f"data/{value}", 1, f"sum:{value}", 1)
+
+
+def paths(client: Client) -> list[str]:
+    return [info.path for info in client.main.list()]

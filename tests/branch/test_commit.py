@@ -20,21 +20,6 @@ from tests.branch.clients import Client, Shared, content, link
 SEAL, SWAP = 1, 2
 
 
-@pytest.fixture
-def shared() -> Shared:
-    return Shared()
-
-
-@pytest.fixture
-def one(shared: Shared) -> Client:
-    return Client(shared, create=True)
-
-
-@pytest.fixture
-def two(shared: Shared, one: Client) -> Client:
-    return Client(shared)
-
-
 def messages(client: Client) -> list[str]:
     return [commit.message for commit in client.main.log()][:-1]
 

@@ -29,27 +29,8 @@ from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.testing.faults import Outcome
 from strandline.tree.store import TreeStore
-from tests.branch.clients import Client, Shared, content, link
+from tests.branch.clients import Client, content, link, paths
 from tests.tree.trees import entry, make
-
-
-@pytest.fixture
-def shared() -> Shared:
-    return Shared()
-
-
-@pytest.fixture
-def one(shared: Shared) -> Client:
-    return Client(shared, create=True)
-
-
-@pytest.fixture
-def two(shared: Shared, one: Client) -> Client:
-    return Client(shared)
-
-
-def paths(client: Client) -> list[str]:
-    return [info.path for info in client.main.list()]
 
 
 def committed_and_swept_while_it_is_read(reader: Client, committer: Client) -> None:

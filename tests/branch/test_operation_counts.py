@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from strandline.kv.memory import MemoryStore
-from strandline.lake import Lake, Settings
+from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
+from strandline.settings import Settings
 from strandline.testing.clock import ManualClock
 from strandline.testing.counting import CountingStore
 from tests.branch.clients import entry, link

@@ -14,26 +14,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.testing.faults import Outcome
-from tests.branch.clients import Client, Shared, content, entry, link
-
-
-@pytest.fixture
-def shared() -> Shared:
-    return Shared()
-
-
-@pytest.fixture
-def one(shared: Shared) -> Client:
-    return Client(shared, create=True)
-
-
-@pytest.fixture
-def two(shared: Shared, one: Client) -> Client:
-    return Client(shared)
-
-
-def paths(client: Client) -> list[str]:
-    return [info.path for info in client.main.list()]
+from tests.branch.clients import Client, Shared, content, entry, link, paths
 
 
 def queue_length(client: Client) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -95,6 +97,22 @@ def test_two_that_create_a_repository_at_once_get_one(tmp_path: Path) -> None:
         assert len(refused) == 7
         made[0].branch("main").put("a", b"1")
         assert lake.repository("nyc").branch("main").read("a") == b"1"
+
+
+def test_processes_that_create_one_repository_at_once_all_get_it(tmp_path: Path) -> None:
+    strandline.open(tmp_path / "lake", create=True).close()
+    script = (
+        "import sys, strandline\n"
+        "lake = strandline.open(sys.argv[1])\n"
+        "main = lake.repository('nyc', create=True, namespace=sys.argv[2]).branch('main')\n"
+        "main.put(sys.argv[3], b'1')\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "lake"), str(tmp_path / "bytes")]
+    processes = [subprocess.Popen([*command, f"p{i}"], stderr=subprocess.PIPE) for i in range(4)]
+    errors = [process.communicate()[1].decode() for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4, errors
+    with strandline.open(tmp_path / "lake") as lake:
+        assert [info.path for info in lake.repository("nyc").branch("main").list()] == ["p0", "p1", "p2", "p3"]
 
 
 def test_a_namespace_in_use_or_overlapping_is_refused(lake: Lake, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import typer
@@ -76,5 +77,14 @@ def run(arguments: list[str]) -> int:
         return 0
 
 
+class _WithoutPandas(MetaPathFinder):
+    """Says that pandas is not installed: pyarrow imports it on first use if it is, which takes longer than a command."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "pandas":
+            raise ModuleNotFoundError("not needed on the command line", name=fullname)
+
+
 def main() -> None:
+    sys.meta_path.insert(0, _WithoutPandas())
     sys.exit(run(sys.argv[1:]))
