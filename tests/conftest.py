@@ -31,6 +31,12 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRANDLINE_COMMITTER", "tester")
 
 
+@pytest.fixture(autouse=True)
+def _no_sweeps_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that count calls, or act at one, must not meet a sweep that a commit started beside them."""
+    monkeypatch.setattr("strandline.repository.core.SWEEP_EVERY_COMMITS", 1 << 60)
+
+
 @pytest.fixture(scope="session")
 def postgres_url() -> Iterator[str]:
     with servers.postgres() as url:

@@ -78,7 +78,7 @@ def run(arguments: list[str]) -> int:
 
 
 class _WithoutPandas(MetaPathFinder):
-    """Says that pandas is not installed: pyarrow imports it on first use if it is, which takes longer than a command."""
+    """Says that pandas is not installed: pyarrow would import it on first use, which takes longer than a command."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         if fullname == "pandas":
