@@ -65,6 +65,17 @@ def test_settings_come_from_arguments_then_toml_then_the_environment(tmp_path: P
         find_settings(tmp_path / "missing.toml", environment={})
 
 
+def test_paths_in_a_toml_file_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "lake.toml").write_text('kv = "meta.db"\nblob = "bytes"\n')
+    monkeypatch.chdir(tmp_path)
+    with strandline.open("conf/lake.toml", create=True) as lake:
+        lake.repository("nyc", create=True)
+    assert sorted(path.name for path in (tmp_path / "conf").iterdir())[:2] == ["bytes", "lake.toml"]
+    with pytest.raises(InvalidSettings, match=r"object store \(blob\)"):
+        strandline.open(kv="memory://x")
+
+
 def test_a_toml_file_in_the_folder_is_read(tmp_path: Path) -> None:
     (tmp_path / "strandline.toml").write_text(f'blob = "{tmp_path}/elsewhere"\n')
     with strandline.open(tmp_path, create=True) as lake:

@@ -266,7 +266,7 @@ def _check_format(kv: Store, clock: Clock, settings: Settings, create: bool) -> 
         decode(LakeRecord, raw, "the lake")
         return
     if not create:
-        raise _no_lake(without_secrets(settings.kv))
+        raise _no_lake(f"{without_secrets(settings.kv)} for tenant {settings.tenant!r}")
     record = LakeRecord(format=FORMAT_VERSION, lake_id=new_id(), created_at=clock.now_us())
     try:
         kv.set_if(_PARTITION, _KEY, encode(record), ABSENT)

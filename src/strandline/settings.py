@@ -92,8 +92,9 @@ def find_settings(
                 )
     _fill(given, {"tenant": env.get("STRANDLINE_TENANT"), "committer": env.get("STRANDLINE_COMMITTER")})
     if not given["kv"] or not given["blob"]:
+        missing = "which key-value store (kv)" if given["blob"] else "which object store (blob)"
         raise InvalidSettings(
-            "It is not said where the lake is.",
+            f"It is not said {missing if given['kv'] or given['blob'] else 'where the lake is'}.",
             next="Pass a folder, or kv=… and blob=…, or set STRANDLINE_LAKE; `strandline init FOLDER` makes a lake.",
         )
     chosen = {key: value for key, value in given.items() if value is not None}
@@ -123,6 +124,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
             f"{str(path)!r} has settings that strandline does not know: {', '.join(unknown + wrong)}.",
             next=f"The settings are {', '.join(sorted(known))}.",
         )
+    # paths without a scheme are relative to the file that names them
+    if "kv" in found and "://" not in found["kv"]:
+        found["kv"] = f"sqlite://{quote(str(path.parent / found['kv']))}"
+    if "blob" in found and "://" not in found["blob"]:
+        found["blob"] = str(path.parent / found["blob"])
     return found
 
 

@@ -1,6 +1,6 @@
-"""Random interleavings of whole operations of several clients, step by step, against a model of what was acknowledged.
+"""Random interleavings of several clients, call by call, against a model of what was acknowledged.
 
-Each client runs in a thread; exactly one runs at a time, and every call of the store is a point where another may go on.
+Each client runs in a thread; exactly one runs at a time, and every call of a store is where another may go on.
 Who goes next is decided by a seed, so a failing seed replays.
 """
 
@@ -96,7 +96,7 @@ def run_seed(seed: int) -> None:
             except ObjectNotFound:
                 assert model.get(path) is None
             except StoreUnavailable as error:
-                assert error.happened == "unknown"
+                assert error.happened == "unknown"  # noqa: PT017
                 uncertain.update((path, f"w{who}/0", f"w{who}/1", f"w{who}/2"))
                 return
             for mine in (f"w{who}/{n}" for n in range(3)):
@@ -116,7 +116,7 @@ def run_seed(seed: int) -> None:
             except (NothingToCommit, NothingToMerge, UncommittedChanges):
                 pass
             except StoreUnavailable as error:
-                assert error.happened == "unknown"
+                assert error.happened == "unknown"  # noqa: PT017
 
     for who, client in enumerate(clients):
         yielding(who, client)

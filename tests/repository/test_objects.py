@@ -54,6 +54,9 @@ def test_content_comes_in_many_forms(main: Branch, tmp_path: Path) -> None:
         main.put("x", tmp_path / "nothing")
     with pytest.raises(UsageError, match="binary"):
         main.put("x", io.StringIO("text"))  # type: ignore[arg-type]
+    for content in (5, None, [b"x"]):
+        with pytest.raises(UsageError, match="is not content"):
+            main.put("x", content)  # type: ignore[arg-type]
 
 
 def test_an_object_tells_what_it_is(main: Branch) -> None:
@@ -249,10 +252,18 @@ def test_an_import_refers_to_files_where_they_are(main: Branch, folder: Path) ->
     assert main.read("imported/sub dir/ü%20.txt") == "content of sub dir/ü%20.txt".encode()
     assert main.import_objects(folder, "imported/").commit is None
     (folder / "a.txt").write_text("other")
+    for call in (lambda: main.read("imported/a.txt"), lambda: main.open("imported/a.txt")):
+        with pytest.raises(ObjectMissing, match="changed since it was imported"):
+            call()
     assert main.import_objects(folder, "imported/").commit is not None
     (folder / "a.txt").unlink()
     with pytest.raises(ObjectMissing):
         main.read("imported/a.txt")
+
+
+def test_an_import_takes_its_destination_as_a_folder(main: Branch, folder: Path) -> None:
+    main.import_objects(folder / "sub", "raw")
+    assert names(main) == ["raw/c.txt"]
 
 
 def test_an_import_over_staged_changes_is_refused_and_keeps_others_staged(main: Branch, folder: Path) -> None:
@@ -291,6 +302,8 @@ def test_an_export_is_a_plain_folder(main: Branch, tmp_path: Path) -> None:
     assert (tmp_path / "all" / "u").read_bytes() == b"3"
     with pytest.raises(UsageError, match="not an empty folder"):
         main.export(tmp_path / "all")
+    with pytest.raises(ObjectNotFound, match="nothing below 'misspelt/'"):
+        main.export(tmp_path / "misspelt", "misspelt/")
     main.put("../evil.txt", b"x")
     with pytest.raises(UsageError, match="'..' parts"):
         main.export(tmp_path / "evil")

@@ -117,7 +117,7 @@ def test_a_log_is_filtered(repo: Repository, main: Branch, history: list[str], c
 
     assert said() == ["c3", "c2", "c1", "Repository created"]
     assert said(amount=2) == ["c3", "c2"]
-    assert said(paths=["f2"]) == ["c2"]
+    assert said(paths=["f2"]) == said(paths="f2") == ["c2"]
     assert said(prefixes=["f"]) == ["c3", "c2", "c1"]
     assert said(paths=["f1"], prefixes=["f3"]) == ["c3", "c1"]
     assert said(since="61 minutes ago") == ["c3", "c2"]

@@ -16,6 +16,7 @@ from strandline.errors import (
     BranchProtected,
     Conflict,
     Corrupted,
+    MergeConflict,
     SchemaMismatch,
     StorageError,
     TableNotFound,
@@ -316,6 +317,50 @@ def test_tables_branch_merge_and_travel_in_time(main: Branch, spark: SparkSessio
     assert found.count() == 100 + numbers.where("month = 1").count()
     assert {row["month"] for row in found.select("month").distinct().collect()} == {0, 1, 2}
     assert main._other("main~1").table("t").to_spark(spark).count() == 100
+
+
+def test_branches_that_replaced_the_same_partition_conflict(
+    main: Branch, numbers: DataFrame, spark: SparkSession
+) -> None:
+    main.table("t").write(numbers, partition_by="month")
+    main.commit("t")
+    a, b, c = (main.create_branch(name) for name in "abc")
+    for branch, month in ((a, 1), (b, 1), (c, 2)):
+        branch.table("t").write(numbers.where(f"month = {month}"), mode="overwrite_partitions")
+        branch.commit(f"replace {month}")
+    main.merge(a)
+    main.merge(c)
+    with pytest.raises(MergeConflict) as conflict:
+        main.merge(b)
+    assert conflict.value.paths == ("t/month=1/_strandline_overwrite.json",)
+    assert main.table("t").to_spark(spark).count() == 100
+    whole, again = main.create_branch("whole"), main.create_branch("again")
+    whole.table("t").write(numbers.limit(5), mode="overwrite")
+    whole.commit("whole")
+    again.table("t").write(numbers.limit(6), mode="overwrite")
+    again.commit("again")
+    main.merge(whole)
+    with pytest.raises(MergeConflict):
+        main.merge(again)
+    assert main.table("t").to_spark(spark).count() == 5
+
+
+def test_a_table_inside_another_is_refused(main: Branch, numbers: DataFrame) -> None:
+    main.table("a/b").write(numbers)
+    for path in ("a/b/c", "a", "a/b/c/d"):
+        with pytest.raises(UsageError, match="one in the other"):
+            main.table(path).write(numbers)
+    main.table("a/bc").write(numbers)
+
+
+def test_wrong_arguments_get_a_sentence(main: Branch, numbers: DataFrame, spark: SparkSession) -> None:
+    main.table("t").write(numbers)
+    for where in ("mnth = 1", "month = = 1"):
+        with pytest.raises(UsageError, match="Its columns are id, month, code"):
+            main.table("t").to_spark(spark, where=where)
+    for data in (None, [1], "text"):
+        with pytest.raises(UsageError, match="Spark DataFrame"):
+            main.table("t").write(data)  # type: ignore[arg-type]
 
 
 def test_an_exported_table_is_read_without_strandline(

@@ -22,6 +22,13 @@ WRITE_IDS_KEPT = 16
 """How many swaps ago a client with a lost reply can still recognise its own."""
 
 Action = Literal["stage", "commit", "merge", "reset", "delete"]
+FORBIDDEN: dict[Action, str] = {
+    "stage": "nothing may be written to it",
+    "commit": "nothing may be committed to it",
+    "merge": "nothing may be merged into it",
+    "reset": "its head may not be moved",
+    "delete": "it may not be deleted",
+}
 READ_ONLY = "read-only"
 """Stands in `Branch.blocked` of every branch of a read-only repository."""
 
@@ -87,13 +94,18 @@ class LayersMoved(Exception):
     """What a transition was computed from is no longer on record: compute again."""
 
 
-def refuse_blocked(branch: Branch, action: Action, name: str) -> None:
-    """Raise if the branch may not do this: judged on the very record that is swapped."""
+def refuse_read_only(branch: Branch, name: str) -> None:
+    """Raise if nothing may change. Throwing staged changes away is allowed on protected branches, not here."""
     if READ_ONLY in branch.blocked:
         raise RepositoryReadOnly(
             f"The repository of branch {name!r} is read-only.",
             next="An administrator can make it writable: repository.set_read_only(False).",
         )
+
+
+def refuse_blocked(branch: Branch, action: Action, name: str) -> None:
+    """Raise if the branch may not do this: judged on the very record that is swapped."""
+    refuse_read_only(branch, name)
     if action in branch.blocked:
         advice = {
             "stage": "Write to another branch and merge it.",
@@ -102,7 +114,7 @@ def refuse_blocked(branch: Branch, action: Action, name: str) -> None:
             "reset": "Revert the commits instead of resetting the branch.",
             "delete": "Remove its protection first.",
         }[action]
-        raise BranchProtected(f"Branch {name!r} is protected from {action!r}.", next=advice)
+        raise BranchProtected(f"Branch {name!r} is protected: {FORBIDDEN[action]}.", next=advice)
 
 
 def seal(branch: Branch, fresh: StagingToken) -> Branch:

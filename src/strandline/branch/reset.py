@@ -7,7 +7,7 @@ from itertools import chain
 
 from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, LayersMoved, Moved, backoff_s, contention, update
 from strandline.branch.commits import CommitLog
-from strandline.branch.record import Branch, drop_staged, fold, refuse_blocked, seal
+from strandline.branch.record import Branch, drop_staged, fold, refuse_read_only, seal
 from strandline.branch.staging import outside, scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.ids import BranchId, StagingToken, new_id
@@ -19,7 +19,7 @@ def reset_all(cell: BranchCell, branch_id: BranchId) -> None:
     """Discard everything that is staged, at one instant."""
     for attempt in range(MAX_ATTEMPTS):
         seen = cell.read(branch_id)
-        refuse_blocked(seen.branch, "stage", cell.name)
+        refuse_read_only(seen.branch, cell.name)
         put_item(cell.stores, dropped(cell.name, seen.branch, seen.branch.tokens))
         try:
             cell.swap(seen, drop_staged(seen.branch, StagingToken(new_id())))
@@ -34,7 +34,7 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
     stores = cell.stores
 
     def seal_if_allowed(branch: Branch) -> Branch:
-        refuse_blocked(branch, "stage", cell.name)
+        refuse_read_only(branch, cell.name)
         return seal(branch, StagingToken(new_id()))
 
     seen = update(cell, branch_id, seal_if_allowed)
@@ -47,7 +47,7 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
         tree = apply(stores.trees, kept, chain(restored)).tree
         compacted = None if tree.id == head.id else tree.ref
         now = cell.read(branch_id)
-        refuse_blocked(now.branch, "stage", cell.name)
+        refuse_read_only(now.branch, cell.name)
         try:
             after = fold(now.branch, branch, branch.sealed_tokens, compacted)
             put_item(stores, dropped(cell.name, branch, branch.sealed_tokens))

@@ -58,10 +58,13 @@ class PostgresStore(Store):
         self._table = table
         self._conninfo = conninfo
         self._pool = ForkSafePool(self._open_pool, lambda pool: pool.close())
-        with self._connection("no") as connection:
+        try:
+            connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=int(POOL_TIMEOUT_S))
+        except psycopg.Error as error:
+            raise _unavailable(error, "no") from error
+        with connection:
             row = connection.execute("SHOW synchronous_commit").fetchone()
             if row is not None and row[0] == "off" and not allow_async_commit:
-                self.close()
                 raise InvalidSettings(
                     "This PostgreSQL acknowledges writes before they are on disk (synchronous_commit is off).",
                     next="Turn it on, or add async=allow to the URL if losing acknowledged writes is fine.",

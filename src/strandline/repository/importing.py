@@ -41,6 +41,8 @@ class _NothingNew(Exception):
 
 def import_objects(core: RepositoryCore, branch: Branch, source: str, destination: str, draft: Draft) -> Imported:
     """Commit references to everything below `source` at paths below `destination`."""
+    if destination and not destination.endswith("/"):
+        destination += "/"
     check_prefix(destination)
     changes = _references(source, destination)
     if not len(changes):

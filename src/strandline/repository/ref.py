@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from strandline.blob import BlobNotFound
+from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted
 from strandline.clock import Microseconds, to_us
@@ -106,7 +106,7 @@ class Ref:
             ObjectMissing: there is, but its bytes are gone from the object store.
         """
         info = self.stat(path)
-        blobs, key = self._core.resolver.resolve(info.physical_address)
+        blobs, key = self._locate(info)
         try:
             return blobs.get(key, start, end)
         except BlobNotFound:
@@ -121,12 +121,32 @@ class Ref:
                 f"{self.expression!r} cannot be opened with mode {mode!r}.", next="Only branches can be written."
             )
         info = self.stat(path)
-        blobs, key = self._core.resolver.resolve(info.physical_address)
+        blobs, key = self._locate(info)
         try:
             file = blobs.open_read(key)
         except BlobNotFound:
             raise self._missing(info) from None
         return file if mode == "rb" else io.TextIOWrapper(file, "utf-8")
+
+    def _locate(self, info: ObjectInfo) -> tuple[BlobStore, str]:
+        """Where the bytes are. What was imported by reference must still be what was imported.
+
+        Raises:
+            ObjectMissing: the bytes are gone, or others lie in their place.
+        """
+        blobs, key = self._core.resolver.resolve(info.physical_address)
+        if is_absolute(info.physical_address) and info.checksum.startswith("etag:"):
+            try:
+                found = blobs.head(key)
+            except BlobNotFound:
+                raise self._missing(info) from None
+            if (found.size, f"etag:{found.etag}") != (info.size, info.checksum):
+                raise ObjectMissing(
+                    f"{info.physical_address!r} was changed since it was imported as {info.path!r}: these are not the "
+                    f"bytes of {self._core.name}/{self.expression}.",
+                    next="Import it again to use the new bytes; the old ones are gone.",
+                )
+        return blobs, key
 
     def url(self, path: str) -> str:
         """Where the bytes of an object are, as Spark and Hadoop write it; to be read, never written."""
@@ -155,16 +175,15 @@ class Ref:
         *,
         amount: int | None = None,
         first_parent: bool = False,
-        paths: Sequence[str] = (),
-        prefixes: Sequence[str] = (),
+        paths: Sequence[str] | str = (),
+        prefixes: Sequence[str] | str = (),
         since: datetime | str | None = None,
         until: datetime | str | None = None,
     ) -> Log:
         """The history, newest first; filters are those of `LogFilter`, times may be written as in ref expressions."""
         now = self._core.stores.clock.now_us()
-        wanted = LogFilter(
-            first_parent, tuple(paths), tuple(prefixes), _moment(since, now), _moment(until, now), amount
-        )
+        paths, prefixes = ((text,) if isinstance(text, str) else tuple(text) for text in (paths, prefixes))
+        wanted = LogFilter(first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount)
         return Log(self._core.commits, self.id, wanted)
 
     def diff(self, other: Ref | str, prefix: str = "") -> Diff:
@@ -225,10 +244,17 @@ class Ref:
                     progress(info)
 
         root.mkdir(parents=True, exist_ok=True)
-        return sum(1 for _ in in_parallel(copy, cast("Iterator[ObjectInfo]", iter(self.list(prefix)))))
+        count = sum(1 for _ in in_parallel(copy, cast("Iterator[ObjectInfo]", iter(self.list(prefix)))))
+        if prefix and not count:
+            raise ObjectNotFound(
+                f"There is nothing below {prefix!r} in {self._core.name}/{self.expression}.",
+                safe="The folder is empty.",
+                next=f"`strandline ls {self._core.name}/{self.expression}/` lists what there is.",
+            )
+        return count
 
     def _copy_out(self, info: ObjectInfo, place: Path) -> None:
-        blobs, key = self._core.resolver.resolve(info.physical_address)
+        blobs, key = self._locate(info)
         try:
             with blobs.open_read(key) as source, place.open("wb") as file:
                 shutil.copyfileobj(source, file, COPY_BUFFER_BYTES)

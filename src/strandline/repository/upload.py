@@ -74,10 +74,15 @@ def upload(
         digest.update(body)
         size = len(body)
         blobs.put(key, body)
+    elif not isinstance(content, Path) and not hasattr(content, "read"):
+        raise UsageError(
+            f"{type(content).__name__} is not content for {path!r}.",
+            next="Give bytes, text, a pathlib.Path of a local file, or a binary file.",
+        )
     else:
         with ExitStack() as stack:
             source = stack.enter_context(_open(content)) if isinstance(content, Path) else content
-            if not source.seekable():
+            if not getattr(source, "seekable", lambda: False)():
                 source = stack.enter_context(_spooled(source))
             start = source.tell()
             while chunk := source.read(CHUNK_BYTES):

@@ -14,11 +14,13 @@ from functools import reduce
 from typing import Any
 from urllib.parse import quote
 
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from strandline.blob import BlobStore
+from strandline.errors import UsageError
 from strandline.repository.core import RepositoryCore
 from strandline.tables.layout import PHYSICAL_ROOT, in_own_place
 from strandline.tables.record import RESERVED_COLUMNS, TableRecord
@@ -35,7 +37,16 @@ def read_table(table: Table, spark: SparkSession, where: str | Column | None) ->
     files = list(table._files(record))
     core = table.ref._core
     frame = _scan(spark, core, record, files)
-    return frame if where is None else frame.where(where)
+    if where is None:
+        return frame
+    try:
+        return frame.where(where)
+    except (AnalysisException, ParseException) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UsageError(
+            f"The condition {str(where)!r} does not fit table {table.path!r}: {reason}",
+            next=f"Its columns are {', '.join(record.names)}.",
+        ) from error
 
 
 def _scan(spark: SparkSession, core: RepositoryCore, record: TableRecord, files: Sequence[TableFile]) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence
 
@@ -13,7 +14,7 @@ from strandline.errors import StorageError, UsageError
 from strandline.ids import new_id
 from strandline.repository.branch import Branch
 from strandline.repository.upload import upload
-from strandline.tables.layout import is_data_file, partition_folders, physical_prefix
+from strandline.tables.layout import OVERWRITE_NAME, is_data_file, partition_folders, physical_prefix
 from strandline.tables.record import (
     RECORD_NAME,
     SchemaChange,
@@ -37,9 +38,14 @@ def write_table(
     if not isinstance(branch, Branch):
         raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
     branch._refuse_early("stage")
-    if branch.exists(table.path):
-        raise UsageError(f"{table.path!r} is an object, so it cannot be a table.", next="Take another path.")
+    if not isinstance(data, DataFrame):
+        raise UsageError(
+            f"A table is written from a Spark DataFrame, not from {type(data).__name__}.",
+            next="Make one with spark.createDataFrame(…).",
+        )
     held_info, held = table.find_record()
+    if held is None:
+        _refuse_bad_place(branch, table)
     record = plan_record(held, data.schema.jsonValue()["fields"], mode, partition_by, change, table.path)
     blobs = branch._core.resolver.namespace
     prefix = physical_prefix(branch.branch_id, new_id())
@@ -54,7 +60,13 @@ def write_table(
         body = encode_record(record)
         entry = upload(branch._core, branch.branch_id, RECORD_NAME, body, "application/json", None)
         entries.append((table.record_path, entry))
-    replaced = {partition_folders(path[len(table.prefix) :]) for path, _ in entries}
+    replaced = {partition_folders(info.key[len(prefix) + 1 :]) for info in files}
+    if mode != "append":
+        if mode == "overwrite":
+            replaced.add(())
+        body = json.dumps({"write": prefix.rpartition("=")[2]}).encode()
+        marker = upload(branch._core, branch.branch_id, OVERWRITE_NAME, body, "application/json", None)
+        entries += [("/".join((table.path, *folders, OVERWRITE_NAME)), marker) for folders in sorted(replaced)]
 
     def is_kept(path: str) -> bool:
         relative = path[len(table.prefix) :]
@@ -75,6 +87,21 @@ def write_table(
         spark_seconds=spark_seconds,
         strandline_seconds=time.monotonic() - started - spark_seconds,
     )
+
+
+def _refuse_bad_place(branch: Branch, table: Table) -> None:
+    """Refuse a new table where an object is, inside another table, or around one."""
+    if branch.exists(table.path):
+        raise UsageError(f"{table.path!r} is an object, so it cannot be a table.", next="Take another path.")
+    parts = table.path.split("/")
+    inside = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+    around = [found.path for found in branch.list(table.prefix) if found.path.endswith("/" + RECORD_NAME)]
+    tables = [path for path in inside if branch.exists(f"{path}/{RECORD_NAME}")] + around
+    if tables:
+        other = tables[0].removesuffix("/" + RECORD_NAME)
+        raise UsageError(
+            f"{table.path!r} and the table {other!r} would lie one in the other.", next="Take another path."
+        )
 
 
 def _let_spark_write(data: DataFrame, partition_by: Sequence[str], url: str, table: Table) -> None:

@@ -9,6 +9,9 @@ from strandline.ids import BranchId
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 DATA_SUFFIX = ".parquet"
+OVERWRITE_NAME = "_strandline_overwrite.json"
+"""An object in each folder that an overwrite replaced, different for each write. File names never collide, so without
+it two branches that replaced the same partition would merge into both; with it they conflict."""
 PHYSICAL_ROOT = "data"
 
 
