@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import statistics
 import subprocess
 import sys
@@ -53,6 +54,8 @@ def result(name: str, values: list[float], unit: str, target: float | None, bett
 
 
 def seconds(action: Callable[[], object]) -> float:
+    """The time of an action; the garbage of what came before, mostly the benchmark's own, is collected first."""
+    gc.collect()
     started = time.perf_counter()
     action()
     return time.perf_counter() - started
@@ -104,9 +107,11 @@ def peak_mib(function: str, *arguments: str) -> float:
     """The peak of resident memory of a fresh process that runs `module:function`, in MiB."""
     module, _, name = function.partition(":")
     script = (
-        "import importlib, resource, sys\n"
+        "import importlib, pathlib, sys\n"
         f"getattr(importlib.import_module({module!r}), {name!r})(*sys.argv[1:])\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)\n"
+        # not getrusage, whose peak begins with that of the process that forked this one
+        "lines = pathlib.Path('/proc/self/status').read_text().splitlines()\n"
+        "print(next(int(line.split()[1]) for line in lines if line.startswith('VmHWM')) / 1024)\n"
     )
     done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])

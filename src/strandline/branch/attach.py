@@ -57,7 +57,7 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
         if not computed.pairs:
             return 0
         token, intent = _write_private(cell, seen.branch, computed.pairs)
-        if _try(cell, branch_id, seen, intent, lambda now: attach(now, seen.branch, token), token):  # noqa: B023
+        if _try(cell, branch_id, seen, intent, lambda now: attach(now, seen.branch, token), token):  # noqa: B023 - called within this turn
             return len(computed.pairs)
         time.sleep(backoff_s(attempt))
     raise contention(cell.name)
@@ -69,7 +69,7 @@ def attach_pairs(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> int:
         seen = cell.read(branch_id)
         refuse_blocked(seen.branch, "stage", cell.name)
         token, intent = _write_private(cell, seen.branch, pairs)
-        if _try(cell, branch_id, seen, intent, lambda now: attach_on_top(now, token, StagingToken(new_id())), token):  # noqa: B023
+        if _try(cell, branch_id, seen, intent, lambda now: attach_on_top(now, token, StagingToken(new_id())), token):  # noqa: B023 - called within this turn
             return len(pairs)
         time.sleep(backoff_s(attempt))
     raise contention(cell.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -489,7 +490,6 @@ def distinct_keys(paths: Sequence[str]) -> list[bytes]:
     """The keys of paths; refuses a path that occurs twice."""
     keys = [check_path(path) for path in paths]
     if len(set(keys)) != len(keys):
-        seen: set[str] = set()
-        twice = sorted({path for path in paths if path in seen or seen.add(path)})  # type: ignore[func-returns-value]
+        twice = [path for path, count in Counter(paths).items() if count > 1]
         raise UsageError(f"A path occurs twice in one call: {twice[0]!r}.", next="Give each path once.")
     return keys

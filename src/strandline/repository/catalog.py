@@ -47,12 +47,16 @@ def find_repository(kv: Store, name: str) -> RepositoryRecord:
     check_repository_name(name)
     _, record = read_record(kv, name)
     if record is None or record.state != "active":
-        state = "is being deleted" if record is not None and record.state == "deleting" else "does not exist"
-        raise RepositoryNotFound(
-            f"Repository {name!r} {state}.",
-            next="`strandline repo list` shows the repositories; create=True makes one.",
-        )
+        raise _not_there(name, record)
     return record
+
+
+def _not_there(name: str, record: RepositoryRecord | None) -> RepositoryNotFound:
+    state = "is being deleted" if record is not None and record.state == "deleting" else "does not exist"
+    return RepositoryNotFound(
+        f"Repository {name!r} {state}.",
+        next="`strandline repo list` shows the repositories; create=True makes one.",
+    )
 
 
 def list_repositories(kv: Store) -> Iterator[RepositoryRecord]:
@@ -181,8 +185,7 @@ def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStore
     check_repository_name(name)
     raw, record = read_record(kv, name)
     if raw is None or record is None or record.state == "deleted":
-        find_repository(kv, name)
-        raise AssertionError("unreachable")
+        raise _not_there(name, record)
     if record.read_only:
         raise NotAllowed(f"Repository {name!r} is read-only.", next="Make it writable first: set_read_only(False).")
     if record.state == "active":

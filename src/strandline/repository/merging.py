@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from strandline.branch.commit import Draft
 from strandline.branch.commits import Commit, make_commit
-from strandline.branch.heads import NewHead, set_head
+from strandline.branch.heads import Compute, NewHead, set_head
 from strandline.branch.record import Action
 from strandline.branch.view import uncommitted
 from strandline.errors import MergeConflict, NothingToMerge, UsageError, some_paths
@@ -146,7 +146,7 @@ def _changed_head(tree: Tree, head_tree: Tree, head: Commit, draft: Draft, why: 
     return _new_head(tree, (head,), draft)
 
 
-def _finish(core: RepositoryCore, branch: Branch, action: Action, compute: object) -> Commit:
-    record = set_head(core.cell(branch.name), core.commits, branch.branch_id, action, compute)  # type: ignore[arg-type]
+def _finish(core: RepositoryCore, branch: Branch, action: Action, compute: Compute) -> Commit:
+    record = set_head(core.cell(branch.name), core.commits, branch.branch_id, action, compute)
     core.committed()
     return record

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from strandline.branch.cell import MAX_ATTEMPTS, contention, update
 from strandline.branch.commits import Commit
 from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import seal
+from strandline.branch.record import Tag, seal
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
 from strandline.envelope import encode
@@ -151,7 +151,8 @@ class Repository:
     def branches(self, prefix: str = "") -> Names:
         def rows() -> Iterator[NamedRef]:
             for name, record in list_names(self._core, "branch", prefix):
-                yield NamedRef(name, record.head, record.created_at)  # type: ignore[union-attr]
+                if isinstance(record, BranchRecord):
+                    yield NamedRef(name, record.head, record.created_at)
 
         return Names(rows)
 
@@ -166,7 +167,8 @@ class Repository:
     def tags(self, prefix: str = "") -> Names:
         def rows() -> Iterator[NamedRef]:
             for name, record in list_names(self._core, "tag", prefix):
-                yield NamedRef(name, record.commit, record.created_at)  # type: ignore[union-attr]
+                if isinstance(record, Tag):
+                    yield NamedRef(name, record.commit, record.created_at)
 
         return Names(rows)
 

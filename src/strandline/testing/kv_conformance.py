@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
@@ -302,13 +302,13 @@ class StoreTests:
     """False for a store whose data is in the memory of the process."""
 
 
-def in_threads(work: object) -> None:
+def in_threads(work: Callable[[], object]) -> None:
     """Run `work` in several threads at once, and raise what any of them raised."""
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            work()  # type: ignore[operator]
+            work()
         except BaseException as error:
             errors.append(error)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -152,20 +152,22 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 def rows_from_entries(keys: Sequence[bytes], entries: Sequence[Entry | None]) -> pa.Table:
     """Columns of entries; None gives a row with only its path."""
     paths = pa.array(keys, pa.binary()).cast(pa.string())
-    some = [entry if entry is not None else _NOTHING for entry in entries] if None in entries else entries
+    some: Sequence[Any] = entries
+    if None in entries:
+        some = [entry if entry is not None else _NOTHING for entry in entries]
     columns = [
         paths,
-        pa.array([entry.physical_address for entry in some], pa.string()),  # type: ignore[union-attr]
-        pa.array([entry.size for entry in some], pa.int64()),  # type: ignore[union-attr]
-        pa.array([entry.checksum for entry in some], pa.string()),  # type: ignore[union-attr]
-        pa.array([entry.modified_at for entry in some], pa.int64()).cast(SCHEMA.field("modified_at").type),  # type: ignore[union-attr]
-        pa.array([entry.content_type for entry in some], pa.string()),  # type: ignore[union-attr]
-        pa.array([entry.user_metadata for entry in some], pa.string()),  # type: ignore[union-attr]
+        pa.array([entry.physical_address for entry in some], pa.string()),
+        pa.array([entry.size for entry in some], pa.int64()),
+        pa.array([entry.checksum for entry in some], pa.string()),
+        pa.array([entry.modified_at for entry in some], pa.int64()).cast(SCHEMA.field("modified_at").type),
+        pa.array([entry.content_type for entry in some], pa.string()),
+        pa.array([entry.user_metadata for entry in some], pa.string()),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
 
-_NOTHING: Any = Entry(None, None, None, None)  # type: ignore[arg-type]
+_NOTHING = Entry(*cast("Any", (None, None, None, None)))
 
 
 def changes_from_staged(keys: Sequence[bytes], values: Sequence[bytes]) -> Changes:
