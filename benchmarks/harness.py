@@ -54,8 +54,8 @@ def result(name: str, values: list[float], unit: str, target: float | None, bett
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """The time of an action; the garbage of what came before, mostly the benchmark's own, is collected first."""
-    gc.collect()
+    """The time of an action; what lives already, mostly the benchmark's own data, is no concern of the collector."""
+    gc.freeze()
     started = time.perf_counter()
     action()
     return time.perf_counter() - started

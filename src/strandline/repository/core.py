@@ -55,6 +55,6 @@ class RepositoryCore:
         try:
             sweep(self.stores)
         except Exception as error:  # the next sweep goes on where this one stopped
-            log.warning("sweep of %s stopped: %s", self.name, error)
+            log.info("sweep of %s stopped: %s", self.name, error)
         finally:
             self.is_sweeping = False

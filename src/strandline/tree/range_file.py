@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from strandline.errors import Corrupted, NewerFormat
 from strandline.ids import MetaRangeId, RangeId
-from strandline.tree.rows import SCHEMA, column
+from strandline.tree.rows import POOL, SCHEMA, column
 
 FORMAT_VERSION = 1
 VERSION_KEY = b"strandline.format"
@@ -104,7 +104,7 @@ def metarange_id(ranges: Sequence[RangeInfo]) -> MetaRangeId:
 def _write(table: pa.Table) -> bytes:
     buffer = io.BytesIO()
     versioned = table.replace_schema_metadata({VERSION_KEY: str(FORMAT_VERSION).encode()})
-    pq.write_table(versioned, buffer, compression=COMPRESSION, use_dictionary=False)
+    pq.write_table(versioned, buffer, compression=COMPRESSION, use_dictionary=False, memory_pool=POOL)
     return buffer.getvalue()
 
 

@@ -151,18 +151,20 @@ def concat(tables: Sequence[pa.Table]) -> pa.Table:
 
 def rows_from_entries(keys: Sequence[bytes], entries: Sequence[Entry | None]) -> pa.Table:
     """Columns of entries; None gives a row with only its path."""
-    paths = pa.array(keys, pa.binary()).cast(pa.string())
+    paths = pa.array(keys, pa.binary(), memory_pool=POOL).cast(pa.string())
     some: Sequence[Any] = entries
     if None in entries:
         some = [entry if entry is not None else _NOTHING for entry in entries]
     columns = [
         paths,
-        pa.array([entry.physical_address for entry in some], pa.string()),
-        pa.array([entry.size for entry in some], pa.int64()),
-        pa.array([entry.checksum for entry in some], pa.string()),
-        pa.array([entry.modified_at for entry in some], pa.int64()).cast(SCHEMA.field("modified_at").type),
-        pa.array([entry.content_type for entry in some], pa.string()),
-        pa.array([entry.user_metadata for entry in some], pa.string()),
+        pa.array([entry.physical_address for entry in some], pa.string(), memory_pool=POOL),
+        pa.array([entry.size for entry in some], pa.int64(), memory_pool=POOL),
+        pa.array([entry.checksum for entry in some], pa.string(), memory_pool=POOL),
+        pa.array([entry.modified_at for entry in some], pa.int64(), memory_pool=POOL).cast(
+            SCHEMA.field("modified_at").type
+        ),
+        pa.array([entry.content_type for entry in some], pa.string(), memory_pool=POOL),
+        pa.array([entry.user_metadata for entry in some], pa.string(), memory_pool=POOL),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
