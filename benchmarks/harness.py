@@ -18,6 +18,8 @@ import strandline
 from strandline import Branch, Entry, Repository
 
 Better = Literal["more", "less"]
+CACHE = Path(__file__).parents[1] / ".cache"
+"""Benchmarks work beside the project: a crowded /tmp makes every new file slower by a factor of ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ def seconds(action: Callable[[], object]) -> float:
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="strandline-bench-") as name:
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=CACHE) as name:
         yield Path(name)
 
 
