@@ -55,7 +55,7 @@ java_major() { # of a Java home; nothing if it is none with a full set of module
 
 find_java() {
   local on_path home major best=
-  on_path=$(command -v java || true)
+  on_path=$(type -P java || true)
   for home in "${JAVA_HOME:-}" ${on_path:+"$(dirname "$(dirname "$(readlink -f "$on_path")")")"} /usr/lib/jvm/*; do
     [ -n "$home" ] || continue
     major=$(java_major "$home" || true)
@@ -67,7 +67,7 @@ find_java() {
   [ -n "$best" ] && echo "$best"
 }
 
-java() {
+set_up_java() {
   local home
   home=$(find_java || true)
   if [ -z "$home" ]; then
@@ -124,7 +124,7 @@ servers() {
 
 : >.cache/env.new
 python_environment
-java
+set_up_java
 echo "export PYSPARK_PYTHON='$PWD/.venv/bin/python' PYSPARK_DRIVER_PYTHON='$PWD/.venv/bin/python'" >>.cache/env.new
 [ "$what" = servers ] && servers
 [ "$what" = servers ] || grep STRANDLINE_TEST .cache/env >>.cache/env.new 2>/dev/null || true
