@@ -31,7 +31,7 @@ _EXPRESSION = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*)((?:~\d*|\^\d*|@\{[^{}]*
 _STEP = re.compile(r"~\d*|\^\d*|@\{[^{}]*\}")
 _AGO = re.compile(r"(\d+) (second|minute|hour|day|week)s? ago")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
-_HEX = re.compile(r"[0-9a-f]{4,40}")
+_HEX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN_DIGITS},40}}")
 
 
 NO_BRANCH = BranchId("")

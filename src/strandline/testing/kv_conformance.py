@@ -43,7 +43,8 @@ class StoreTests:
 
     @pytest.fixture
     def store(self) -> Iterator[Store]:
-        raise NotImplementedError("give a fixture `store` that yields an empty store")
+        # which store is tested is what each inheriting class says; without an answer its tests must not pass
+        pytest.fail("Give the test class a fixture `store` that yields an empty store.")
 
     # --- get and set
 
