@@ -138,6 +138,7 @@ def open(
     create: bool = False,
     synced: bool | None = None,
     committer: str | None = None,
+    compaction: bool | None = None,
 ) -> Lake:
     """Open a lake.
 
@@ -150,6 +151,7 @@ def open(
         create: make the lake if it does not exist.
         synced: False gives up safety against a power loss, not against a killed process, for speed.
         committer: who stands on commits that name nobody; by default the user's name.
+        compaction: False keeps this process from compacting branches in the background; `Branch.compact` still does.
 
     Raises:
         LakeNotFound: there is no lake there, and `create` is not set.
@@ -160,7 +162,9 @@ def open(
     from strandline.lake import open_lake
     from strandline.settings import find_settings
 
-    settings = find_settings(location, kv=kv, blob=blob, tenant=tenant, synced=synced, committer=committer)
+    settings = find_settings(
+        location, kv=kv, blob=blob, tenant=tenant, synced=synced, committer=committer, compaction=compaction
+    )
     return open_lake(settings, create=create)
 
 

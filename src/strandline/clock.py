@@ -1,10 +1,11 @@
-"""The one place where time is read, so that tests can step it.
+"""The one place where time is read and waited for, so that tests can step it and the simulator can stand in for it.
 
 No correctness argument rests on wall clocks: they date commits, and decide when it is polite to clean up.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -13,13 +14,31 @@ Microseconds = int
 """Microseconds since 1970-01-01 UTC, as stored on disk."""
 
 
+class Event(Protocol):
+    """Something that happens once, and that threads wait for."""
+
+    def set(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
 class Clock(Protocol):
     def now_us(self) -> Microseconds: ...
+
+    def sleep(self, seconds: float) -> None: ...
+
+    def event(self) -> Event: ...
 
 
 class SystemClock:
     def now_us(self) -> Microseconds:
         return time.time_ns() // 1000
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def event(self) -> Event:
+        return threading.Event()
 
 
 def from_us(microseconds: Microseconds) -> datetime:

@@ -13,7 +13,8 @@ import msgspec
 
 from strandline.errors import Corrupted, NewerFormat
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2: branch records carry their last head moves."""
 Record = TypeVar("Record")
 
 _encoder = msgspec.msgpack.Encoder()
@@ -28,6 +29,7 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[tuple[int, Any]]:
     return msgspec.msgpack.Decoder(tuple[int, kind])
 
 
+_NEWEST = bytes([FORMAT_VERSION])  # small numbers are themselves in msgpack
 _versions = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
@@ -43,7 +45,7 @@ def decode(kind: Any, value: bytes, name: str) -> Any:
         Corrupted: it is not such a record.
     """
     try:
-        version, _ = _versions.decode(value) if value[1:2] != b"\1" else (FORMAT_VERSION, None)
+        version, _ = _versions.decode(value) if value[1:2] > _NEWEST else (FORMAT_VERSION, None)
         if version > FORMAT_VERSION:
             raise NewerFormat(
                 f"The record of {name} has format {version}; this strandline reads up to {FORMAT_VERSION}.",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from typing import NewType
 
 from strandline.errors import InvalidName
@@ -26,9 +27,13 @@ _REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
 _COMMIT_LIKE = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 
+random_bytes: Callable[[int], bytes] = os.urandom
+"""Where identifiers come from; the simulator puts a seeded source here, so that a schedule replays exactly."""
+
+
 def new_id() -> str:
     """A fresh random identifier: 20 hexadecimal digits, 80 bits."""
-    return os.urandom(ID_BYTES).hex()
+    return random_bytes(ID_BYTES).hex()
 
 
 def check_repository_name(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
-from strandline.branch.cell import backoff_s
+from strandline.branch.attempts import backoff_s
 from strandline.branch.commits import CommitLog
 from strandline.branch.stores import Stores
 from strandline.clock import Clock, SystemClock
@@ -36,6 +35,7 @@ from strandline.repository.core import RepositoryCore
 from strandline.repository.record import RepositoryRecord
 from strandline.repository.repository import Repository
 from strandline.repository.results import Results
+from strandline.repository.upkeep import ThreadedUpkeep
 from strandline.settings import METADATA_FILE, Settings, current_user, portable, without_secrets
 from strandline.tree.store import TreeStore
 
@@ -86,6 +86,7 @@ class Lake:
         self._clock = clock
         self._cores: dict[RepositoryId, RepositoryCore] = {}
         self._lock = threading.Lock()
+        self._upkeep = ThreadedUpkeep()
 
     def __repr__(self) -> str:
         place = self._settings.folder or without_secrets(self._settings.kv)
@@ -103,7 +104,8 @@ class Lake:
         self.close()
 
     def close(self) -> None:
-        """Let go of the stores. Handles of this lake cannot be used any more."""
+        """End what runs in the background and let go of the stores. Handles of this lake cannot be used any more."""
+        self._upkeep.close()
         self._kv.close()
 
     def repository(
@@ -135,7 +137,7 @@ class Lake:
             try:
                 return find_repository(self._kv, name)
             except RepositoryNotFound:
-                time.sleep(backoff_s(attempt))
+                self._clock.sleep(backoff_s(attempt))
         raise taken
 
     def create_repository(self, name: str, *, namespace: str | None = None, default_branch: str = "main") -> Repository:
@@ -189,6 +191,8 @@ class Lake:
                     commits=CommitLog(stores),
                     resolver=Resolver(stores.trees.blobs),
                     reopen=(_reopen_repository, (portable(self._settings), record.name, record.id)),
+                    upkeep=self._upkeep,
+                    compacts=self._settings.compaction,
                 )
             return self._cores[record.id]
 

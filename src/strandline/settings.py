@@ -30,6 +30,7 @@ class Settings:
         synced: whether local files and SQLite wait for the disk; without, a power loss may lose acknowledged writes,
             a killed process does not.
         committer: who stands on commits that name nobody.
+        compaction: whether this process compacts branches in the background when it sees the need.
     """
 
     kv: str
@@ -37,6 +38,7 @@ class Settings:
     tenant: str = DEFAULT_TENANT
     synced: bool = True
     committer: str = ""
+    compaction: bool = True
     folder: Path | None = None
 
 
@@ -48,6 +50,7 @@ def find_settings(
     tenant: str | None = None,
     synced: bool | None = None,
     committer: str | None = None,
+    compaction: bool | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
     """Put the settings together: arguments first, then a TOML file, then the environment.
@@ -64,6 +67,7 @@ def find_settings(
         location = env.get("STRANDLINE_LAKE")
         kv, blob = env.get("STRANDLINE_KV"), blob or env.get("STRANDLINE_BLOB")
     given: dict[str, Any] = {"kv": kv, "blob": blob, "tenant": tenant, "synced": synced, "committer": committer}
+    given["compaction"] = compaction
     folder: Path | None = None
     if location is not None:
         text = os.fspath(location)
@@ -118,7 +122,9 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InvalidSettings(f"{str(path)!r} is not TOML: {error}.", next="Mend the file.") from error
     known = {field.name for field in fields(Settings)} - {"folder"}
     unknown = sorted(set(found) - known)
-    wrong = [key for key, value in found.items() if not isinstance(value, bool if key == "synced" else str)]
+    wrong = [
+        key for key, value in found.items() if not isinstance(value, bool if key in ("synced", "compaction") else str)
+    ]
     if unknown or wrong:
         raise InvalidSettings(
             f"{str(path)!r} has settings that strandline does not know: {', '.join(unknown + wrong)}.",

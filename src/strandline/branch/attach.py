@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from strandline.branch.cell import (
-    MAX_ATTEMPTS,
-    BranchCell,
-    LayersMoved,
-    Moved,
-    Seen,
-    backoff_s,
-    contention,
-    read_back,
-    update,
-)
-from strandline.branch.record import Branch, attach, attach_on_top, refuse_blocked, seal
+from strandline.branch.attempts import Attempts
+from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
+from strandline.branch.record import Branch, LayersMoved, attach, attach_on_top, refuse_blocked, seal
 from strandline.branch.staging import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
 from strandline.errors import OutcomeUnknown, StrandlineError
@@ -41,7 +31,9 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
     Returns:
         The number of changes.
     """
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "atomic change")
+    while True:
+        attempts.next()
         seen = update(cell, branch_id, lambda branch: _seal_if_allowed(cell.name, branch))
         computed: Computed | StrandlineError
         try:
@@ -50,7 +42,6 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
             computed = error
         # if a token that was read has left the record, somebody may have been deleting it while it was read
         if not set(seen.branch.sealed_tokens) <= set(cell.read(branch_id).branch.tokens):
-            time.sleep(backoff_s(attempt))
             continue
         if isinstance(computed, StrandlineError):
             raise computed
@@ -59,20 +50,18 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
         token, intent = _write_private(cell, seen.branch, computed.pairs)
         if _try(cell, branch_id, seen, intent, lambda now: attach(now, seen.branch, token), token):  # noqa: B023 - called within this turn
             return len(computed.pairs)
-        time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
 
 
 def attach_pairs(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> int:
     """Stage changes that were not computed from what the branch holds; all of them or none, whatever else moves."""
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "atomic change")
+    while True:
+        attempts.next()
         seen = cell.read(branch_id)
         refuse_blocked(seen.branch, "stage", cell.name)
         token, intent = _write_private(cell, seen.branch, pairs)
         if _try(cell, branch_id, seen, intent, lambda now: attach_on_top(now, token, StagingToken(new_id())), token):  # noqa: B023 - called within this turn
             return len(pairs)
-        time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
 
 
 def _seal_if_allowed(name: str, branch: Branch) -> Branch:
@@ -104,7 +93,8 @@ def _try(
     swap and it finds the token on record, or the seal makes the swap fail.
     """
     now = seen
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "swap of an atomic change")
+    while True:
         if is_condemned(cell.stores, intent):
             return False
         try:
@@ -113,7 +103,7 @@ def _try(
         except LayersMoved:
             return False
         except Moved:
-            time.sleep(backoff_s(attempt) if attempt > 2 else 0)
+            attempts.again()
             now = cell.read(branch_id)
             continue
         except OutcomeUnknown as unknown:
@@ -121,4 +111,3 @@ def _try(
                 raise
         cell.stores.kv.delete(cell.stores.records, intent)
         return True
-    raise contention(cell.name)

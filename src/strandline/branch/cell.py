@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import random
-import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from strandline.branch.record import WRITE_IDS_KEPT, Branch, Deleted, LayersMoved, RefRecord
+from strandline import metrics
+from strandline.branch.attempts import MAX_ATTEMPTS, Attempts, backoff_s
+from strandline.branch.record import WRITE_IDS_KEPT, Branch, Deleted, RefRecord, what_changed
+from strandline.branch.reflog import keep_moves
+from strandline.branch.sensor import Sensor
+from strandline.branch.shared_read import SharedRead
 from strandline.branch.stores import Stores
+from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
-from strandline.errors import BranchGone, Contention, OutcomeUnknown, RefNotFound, StoreUnavailable
-from strandline.ids import BranchId, new_id
+from strandline.errors import BranchGone, OutcomeUnknown, RefNotFound, StoreUnavailable
+from strandline.ids import BranchId, CommitId, new_id
 from strandline.kv.store import PredicateFailed
 
-MAX_ATTEMPTS = 100
-"""How often an operation meets a changed record before it gives up."""
 SETTLE_ATTEMPTS = 5
 """How often a swap with a lost reply is repeated before its outcome counts as unknown."""
-BACKOFF_FIRST_S = 0.001
-BACKOFF_MAX_S = 0.1
+CACHED_MAX_AGE_S = 5
+"""An older record is read anew rather than tried: it is probably not the current one, and trying would cost a turn.
+Only speed depends on it; what was done on a cached record is checked against a fresh one."""
 
 
 class Moved(Exception):
@@ -34,31 +38,39 @@ class Seen:
 
     raw: bytes
     branch: Branch
+    at_us: Microseconds = 0
 
 
 class BranchCell:
     """The record of a branch name in one process; shared by all handles of the name. Safe to share between threads."""
 
-    def __init__(self, stores: Stores, name: str) -> None:
+    def __init__(self, stores: Stores, name: str, sensor: Sensor | None = None) -> None:
         self.stores = stores
         self.name = name
+        self.sensor = sensor
+        self.changes: deque[tuple[str, CommitId]] = deque(maxlen=MAX_ATTEMPTS)
+        """What others did to the branch lately, and the head that they left."""
         self._key = name.encode()
         self._last: Seen | None = None
+        self._shared_get = SharedRead(lambda: stores.kv.get(stores.refs, self._key), stores.clock)
 
-    def read(self, branch_id: BranchId | None = None) -> Seen:
-        """Read the record from the store.
+    def read(self, branch_id: BranchId | None = None, *, shared: bool = False) -> Seen:
+        """Read the record from the store, in a read that begins after the call.
 
         Args:
             branch_id: the creation of the name that the caller means; None takes any.
+            shared: with concurrent callers in this process. Right for those who check what they did; who wants to
+                swap would only be woken after the others, and lose.
 
         Raises:
             RefNotFound: no such branch.
             BranchGone: the name now belongs to another creation, or to nobody.
         """
-        raw = self.stores.kv.get(self.stores.refs, self._key)
+        raw = self._shared_get() if shared else self.stores.kv.get(self.stores.refs, self._key)
         last = self._last
         if raw is not None and last is not None and last.raw == raw:
-            seen = last  # an unchanged value is not decoded again
+            seen = Seen(last.raw, last.branch, self.stores.clock.now_us())  # not decoded again
+            self._last = seen
         else:
             record: RefRecord | None = None
             if raw is not None:
@@ -66,17 +78,21 @@ class BranchCell:
             if raw is None or not isinstance(record, Branch):
                 self._last = None
                 raise self._gone() if branch_id else _not_found(self.name, record)
-            seen = Seen(raw, record)
+            seen = Seen(raw, record, self.stores.clock.now_us())
+            if last is not None:
+                self.changes.append((what_changed(last.branch, record), record.head))
             self._last = seen
         if branch_id is not None and seen.branch.branch_id != branch_id:
             raise self._gone()
         return seen
 
     def cached(self, branch_id: BranchId) -> tuple[Seen, bool]:
-        """The record as last read by anyone in this process, and whether it was read just now."""
+        """The record as last read by anyone in this process, if that is not long ago, and whether it was read now."""
         last = self._last
         if last is not None and last.branch.branch_id == branch_id:
-            return last, False
+            age_us = self.stores.clock.now_us() - last.at_us
+            if 0 <= age_us <= CACHED_MAX_AGE_S * 1_000_000:
+                return last, False
         return self.read(branch_id), True
 
     def swap(self, seen: Seen, record: Branch | Deleted) -> Seen:
@@ -93,9 +109,12 @@ class BranchCell:
         mine = new_id()
         written = replace(record, write_ids=(mine, *seen.branch.write_ids)[:WRITE_IDS_KEPT])
         raw = encode(written)
+        if isinstance(written, Branch):
+            keep_moves(self.stores, seen.branch, written)
         try:
             self.stores.kv.set_if(self.stores.refs, self._key, raw, seen.raw)
         except PredicateFailed:
+            metrics.swaps_lost().inc()
             raise Moved from None
         except StoreUnavailable as error:
             if error.happened == "no":
@@ -104,7 +123,7 @@ class BranchCell:
         if isinstance(written, Deleted):
             self._last = None
             return seen
-        self._last = Seen(raw, written)
+        self._last = Seen(raw, written, self.stores.clock.now_us())
         return self._last
 
     def _settle(self, seen: Seen, raw: bytes, mine: str, first: StoreUnavailable) -> None:
@@ -120,12 +139,12 @@ class BranchCell:
             except PredicateFailed:
                 pass
             except StoreUnavailable:
-                time.sleep(backoff_s(attempt))
+                self.stores.clock.sleep(backoff_s(attempt))
                 continue
             try:
                 now = self.stores.kv.get(self.stores.refs, self._key)
             except StoreUnavailable:
-                time.sleep(backoff_s(attempt))
+                self.stores.clock.sleep(backoff_s(attempt))
                 continue
             record = None if now is None else decode(RefRecord, now, f"branch {self.name!r}")
             ids = record.write_ids if isinstance(record, Branch | Deleted) else ()
@@ -157,24 +176,20 @@ def _not_found(name: str, record: RefRecord | None) -> RefNotFound:
     return RefNotFound(f"There is no branch {name!r}.", next="`strandline branch list` shows the branches.")
 
 
-def backoff_s(attempt: int) -> float:
-    """Exponential backoff with full jitter, in seconds."""
-    return random.random() * min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(attempt, 10))
-
-
 def update(cell: BranchCell, branch_id: BranchId | None, transition: Callable[[Branch], Branch]) -> Seen:
     """Apply a pure transition to whatever is on record, again and again until the swap wins.
 
     Raises:
         Contention: others won `MAX_ATTEMPTS` times.
     """
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "change")
+    while True:
+        attempts.next()
         seen = cell.read(branch_id)
         try:
             return cell.swap(seen, transition(seen.branch))
         except Moved:
-            time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
+            continue
 
 
 def read_back(cell: BranchCell, branch_id: BranchId, unknown: OutcomeUnknown) -> Seen:
@@ -183,23 +198,3 @@ def read_back(cell: BranchCell, branch_id: BranchId, unknown: OutcomeUnknown) ->
         return cell.read(branch_id)
     except StoreUnavailable:
         raise unknown from None
-
-
-def contention(name: str) -> Contention:
-    return Contention(
-        f"Others changed branch {name!r} {MAX_ATTEMPTS} times while this call tried to.",
-        next="Repeat the call; if it happens again, fewer committers on this branch would help.",
-    )
-
-
-__all__ = [
-    "MAX_ATTEMPTS",
-    "BranchCell",
-    "LayersMoved",
-    "Moved",
-    "Seen",
-    "backoff_s",
-    "contention",
-    "read_back",
-    "update",
-]

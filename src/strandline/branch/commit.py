@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, Moved, Seen, backoff_s, contention, update
+from strandline import metrics
+from strandline.branch.attempts import Attempts
+from strandline.branch.cell import BranchCell, Moved, Seen, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair, make_commit
 from strandline.branch.record import (
     Branch,
     LayersMoved,
     Verdict,
+    Why,
     committed,
     decide_commit,
     fold,
@@ -45,7 +47,7 @@ NO_COMMIT = CommitId("")
 
 
 @dataclass(slots=True)
-class _Attempts:
+class _Mine:
     """The commits whose swap may have happened, and where the search for them may stop."""
 
     ids: set[CommitId] = field(default_factory=set)
@@ -60,13 +62,13 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
         BranchProtected, RepositoryReadOnly, BranchGone, StoreUnavailable, Contention.
     """
 
-    attempts = _Attempts()
+    made = _Mine()
     try:
-        return _commit(cell, commits, branch_id, draft, attempts)
+        return _commit(cell, commits, branch_id, draft, made)
     except StoreUnavailable as error:
         if isinstance(error, OutcomeUnknown):
             raise
-        if attempts.ids:
+        if made.ids:
             raise OutcomeUnknown(
                 error.what,
                 safe=f"It is unknown whether the commit to {cell.name!r} was made; nothing that was staged is lost.",
@@ -80,26 +82,27 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
         ) from error
 
 
-def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, attempts: _Attempts) -> Commit:
+def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, made: _Mine) -> Commit:
     def seal_if_allowed(branch: Branch) -> Branch:
         refuse_blocked(branch, "commit", cell.name)
         return seal(branch, StagingToken(new_id()))
 
     seen = update(cell, branch_id, seal_if_allowed)
     mine = seen.branch.sealed_tokens
-    attempts.started_from = seen.branch.head
-    for attempt in range(MAX_ATTEMPTS):
-        if attempt:
-            time.sleep(backoff_s(attempt))
+    made.started_from = seen.branch.head
+    metrics.sealed_tokens().observe(len(mine))
+    attempts = Attempts(cell, "commit")
+    while True:
+        attempts.next()
         tree, is_complete, now = _build(cell, commits, branch_id, seen.branch, mine)
         record = None
         if is_complete:
-            record, now = _swap_until_decided(cell, commits, branch_id, draft, tree, seen.branch, mine, now, attempts)
+            record, now = _swap_until_decided(cell, commits, branch_id, draft, tree, seen.branch, mine, now, made)
         if record is not None:
             return record
         verdict, left = decide_commit(seen.branch, mine, is_complete, now.branch)
-        if attempts.ids or verdict is Verdict.LOOK_FOR_MINE:
-            found = _find_mine(commits, now.branch.head, attempts)
+        if made.ids or verdict is Verdict.LOOK_FOR_MINE:
+            found = _find_mine(commits, now.branch.head, made)
             if found is not None:
                 return found
             if verdict is Verdict.LOOK_FOR_MINE and not draft.allow_empty:
@@ -107,7 +110,6 @@ def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dr
         # compute again from the record as it is, with what is left of mine and what lies beneath it
         newest = now.branch.sealed_tokens.index(left[0]) if left else len(now.branch.sealed_tokens)
         seen, mine = now, now.branch.sealed_tokens[newest:]
-    raise contention(cell.name)
 
 
 def _build(
@@ -130,7 +132,7 @@ def _swap_until_decided(
     seen: Branch,
     mine: tuple[StagingToken, ...],
     now: Seen,
-    attempts: _Attempts,
+    made: _Mine,
 ) -> tuple[Commit | None, Seen]:
     """Swap as long as the verdict is to swap; return the commit, or None and the record that needs another verdict.
 
@@ -138,7 +140,8 @@ def _swap_until_decided(
     the branch while only newer tokens come, and while earlier commits take a tail of `mine` on the same base.
     """
     stores = cell.stores
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "swap of a commit")
+    while True:
         verdict, left = decide_commit(seen, mine, True, now.branch)
         if verdict not in (Verdict.SWAP, Verdict.REPARENT):
             return None, now
@@ -146,6 +149,7 @@ def _swap_until_decided(
         if tree.id == parent.tree_id and not draft.allow_empty:
             if _drop_without_effect(cell, now, left):
                 raise _nothing(cell.name, "Nothing staged differs from the last commit.")
+            attempts.again()
             now = cell.read(branch_id)
             continue
         refuse_blocked(now.branch, "commit", cell.name)
@@ -163,21 +167,22 @@ def _swap_until_decided(
             pairs.append(item_pair(stores, dropped(cell.name, now.branch, left)))
         stores.kv.set_many(stores.records, pairs)
         try:
-            cell.swap(now, committed(now.branch, record.id, len(left)))
+            why = Why("commit", record.committer, stores.clock.now_us())
+            cell.swap(now, committed(now.branch, record.id, len(left), why))
         except Moved:
+            attempts.again()
             now = cell.read(branch_id)
-            time.sleep(backoff_s(attempt) if attempt > 2 else 0)
             continue
         except OutcomeUnknown:
-            attempts.ids.add(record.id)
+            made.ids.add(record.id)
             now = cell.read(branch_id)
-            found = _find_mine(commits, now.branch.head, attempts)
+            found = _find_mine(commits, now.branch.head, made)
             if found is not None:
                 return found, now
+            attempts.again()
             continue
         commits.remember(record)
         return record, now
-    raise contention(cell.name)
 
 
 def _drop_without_effect(cell: BranchCell, now: Seen, left: tuple[StagingToken, ...]) -> bool:
@@ -194,16 +199,16 @@ def _drop_without_effect(cell: BranchCell, now: Seen, left: tuple[StagingToken, 
     return True
 
 
-def _find_mine(commits: CommitLog, head: CommitId, attempts: _Attempts) -> Commit | None:
+def _find_mine(commits: CommitLog, head: CommitId, made: _Mine) -> Commit | None:
     """Look from head back to where I started for one of my own commits: then my reply was lost, and it is done."""
-    if not attempts.ids:
+    if not made.ids:
         return None
     id = head
     for _ in range(SEARCH_MAX_COMMITS):
         record = commits.get(id)
-        if id in attempts.ids:
+        if id in made.ids:
             return record
-        if id == attempts.started_from or not record.parents:
+        if id == made.started_from or not record.parents:
             return None
         id = record.parents[0]
     return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
-from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, backoff_s, contention
+from strandline.branch.attempts import Attempts
+from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import refuse_blocked
 from strandline.branch.staging import unchecked
@@ -34,7 +34,9 @@ def stage_if(
     kv = cell.stores.kv
     key, value = path.encode(), encode_staged(entry)
     has_written = False
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "conditional write")
+    while True:
+        attempts.next()
         try:
             seen = cell.read(branch_id)
             refuse_blocked(seen.branch, "stage", cell.name)
@@ -58,8 +60,6 @@ def stage_if(
             if not has_written:
                 raise
             raise unchecked(cell.name, error) from error
-        time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
 
 
 def _without(layers: Layers, path: str, key: bytes, mine: bytes, held: bytes | None) -> Entry | None:

@@ -5,23 +5,13 @@ Seal, scan, judge what is staged in effect on that scan, compute, and swap head,
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.branch.cell import (
-    MAX_ATTEMPTS,
-    BranchCell,
-    LayersMoved,
-    Moved,
-    Seen,
-    backoff_s,
-    contention,
-    read_back,
-    update,
-)
+from strandline.branch.attempts import Attempts
+from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair
-from strandline.branch.record import Action, Branch, hard_reset, move_head, refuse_blocked, seal
+from strandline.branch.record import Action, Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
 from strandline.branch.staging import scan_staged
 from strandline.branch.token_queue import dropped, item_pair, put_item
 from strandline.branch.view import in_effect
@@ -57,17 +47,24 @@ def set_head(
     commits: CommitLog,
     branch_id: BranchId,
     action: Action,
+    verb: str,
     compute: Compute,
     in_the_way: InTheWay = everything,
 ) -> Commit:
     """Move the head to a new commit.
+
+    Args:
+        action: what a protection of the branch may forbid.
+        verb: what the reflog calls it.
 
     Raises:
         UncommittedChanges: staged changes are in the way.
         BranchProtected, RepositoryReadOnly, BranchGone, Contention, StoreUnavailable; and what `compute` raises.
     """
     stores = cell.stores
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, verb)
+    while True:
+        attempts.next()
         seen = _sealed(cell, branch_id, action)
         branch = seen.branch
         applied = branch.sealed_tokens
@@ -89,11 +86,10 @@ def set_head(
         if applied:
             pairs.append(item_pair(stores, dropped(cell.name, branch, applied)))
         stores.kv.set_many(stores.records, pairs)
-        if _swap(cell, branch_id, action, seen, applied, new.commit.id, compacted):
+        why = Why(verb, new.commit.committer, stores.clock.now_us())
+        if _swap(cell, branch_id, action, seen, applied, new.commit.id, compacted, why):
             commits.remember(new.commit)
             return new.commit
-        time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
 
 
 def _sealed(cell: BranchCell, branch_id: BranchId, action: Action) -> Seen:
@@ -128,27 +124,28 @@ def _swap(
     applied: tuple[StagingToken, ...],
     head: CommitId,
     compacted: str | None,
+    why: Why,
 ) -> bool:
     """Swap the head in, whatever newer tokens came meanwhile; False if the layers moved.
 
     Invariant: the new head and the folded tree were computed from exactly the layers that the swap demands.
     """
     now = seen
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, f"swap of a {why.verb}")
+    while True:
         try:
             refuse_blocked(now.branch, action, cell.name)
-            cell.swap(now, move_head(now.branch, seen.branch, applied, head, compacted))
+            cell.swap(now, move_head(now.branch, seen.branch, applied, head, compacted, why))
             return True
         except LayersMoved:
             return False
         except Moved:
-            time.sleep(backoff_s(attempt) if attempt else 0)
+            attempts.again()
             now = cell.read(branch_id)
         except OutcomeUnknown as unknown:
             if read_back(cell, branch_id, unknown).branch.head == head:
                 return True
             raise
-    raise contention(cell.name)
 
 
 def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: bool, commits: CommitLog) -> None:
@@ -158,7 +155,9 @@ def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: 
         UncommittedChanges: something is staged in effect, and `force` is not set.
     """
     stores = cell.stores
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "hard reset")
+    while True:
+        attempts.next()
         seen = _sealed(cell, branch_id, "reset")
         branch = seen.branch
         if not force:
@@ -174,16 +173,16 @@ def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: 
                     paths=blockers,
                     next="Commit or reset them first, or pass force=True to lose them.",
                 )
+        why = Why("reset", stores.committer, stores.clock.now_us())
         if force:
             put_item(stores, dropped(cell.name, branch, branch.tokens))
-            after = hard_reset(branch, head, StagingToken(new_id()))
+            after = hard_reset(branch, head, StagingToken(new_id()), why)
         else:
             if branch.sealed_tokens:
                 put_item(stores, dropped(cell.name, branch, branch.sealed_tokens))
-            after = move_head(branch, branch, branch.sealed_tokens, head, None)
+            after = move_head(branch, branch, branch.sealed_tokens, head, None, why)
         try:
             cell.swap(seen, after)
             return
         except Moved:
-            time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
+            continue

@@ -20,6 +20,12 @@ from strandline.tree.store import TreeRef
 
 WRITE_IDS_KEPT = 16
 """How many swaps ago a client with a lost reply can still recognise its own."""
+MOVES_KEPT = 16
+"""Head moves on the record itself; older ones are in the reflog (`strandline.branch.reflog`)."""
+MOVES_KEPT_WHEN_FULL = 8
+COOL_DOWN_S = 60
+"""Time between the beginnings of two compactions of a branch: a million staged entries are compacted in a few seconds,
+so compaction takes a small part of one processor however fast others delete, and a crashed one is followed soon."""
 
 Action = Literal["stage", "commit", "merge", "reset", "delete"]
 FORBIDDEN: dict[Action, str] = {
@@ -31,6 +37,31 @@ FORBIDDEN: dict[Action, str] = {
 }
 READ_ONLY = "read-only"
 """Stands in `Branch.blocked` of every branch of a read-only repository."""
+
+
+class HeadMove(msgspec.Struct, frozen=True, array_like=True):
+    """A move of a branch's head.
+
+    Attributes:
+        at_us: by the clock of whoever moved it, in microseconds since 1970 UTC.
+        verb: "create", "commit", "merge", "revert", "cherry-pick", "import" or "reset".
+        by: the committer.
+        before: the head until then; empty for a new branch.
+    """
+
+    at_us: Microseconds
+    verb: str
+    by: str
+    before: CommitId | Literal[""]
+    after: CommitId
+
+
+class Why(msgspec.Struct, frozen=True):
+    """What a transition that moves the head leaves in the reflog."""
+
+    verb: str
+    by: str
+    at_us: Microseconds
 
 
 class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
@@ -48,6 +79,8 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         blocked: the actions that a protection rule forbids, or `READ_ONLY`.
         write_ids: ids of this record and of those before it, newest first.
         created_at: microseconds since 1970 UTC.
+        moves: the last moves of the head, newest first.
+        move_count: how many there have been.
     """
 
     branch_id: BranchId
@@ -61,6 +94,8 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     compaction_started: Microseconds | None = None
     blocked: tuple[str, ...] = ()
     write_ids: tuple[str, ...] = ()
+    moves: tuple[HeadMove, ...] = ()
+    move_count: int = 0
 
     @property
     def layers(self) -> tuple[StagingToken, tuple[StagingToken, ...], TreeRef | None, CommitId]:
@@ -92,6 +127,10 @@ RefRecord = Branch | Tag | Deleted
 
 class LayersMoved(Exception):
     """What a transition was computed from is no longer on record: compute again."""
+
+
+class CoolingDown(Exception):
+    """A compaction of the branch began a short while ago."""
 
 
 def refuse_read_only(branch: Branch, name: str) -> None:
@@ -171,26 +210,75 @@ def fold(now: Branch, seen: Branch, applied: Sequence[StagingToken], compacted: 
     )
 
 
+def is_cooling_down(branch: Branch, at_us: Microseconds, cool_down_s: float = COOL_DOWN_S) -> bool:
+    """Whether a compaction began a short while ago. A time far in the future is that of a wrong clock: it counts for
+    nothing, so that it holds nobody up."""
+    started = branch.compaction_started
+    return started is not None and abs(at_us - started) < cool_down_s * 1e6
+
+
+def claim_compaction(now: Branch, fresh: StagingToken, at_us: Microseconds, cool_down_s: float) -> Branch:
+    """Begin a compaction: seal, and say so on record, so that of all who see the need one goes to work.
+
+    Raises:
+        CoolingDown: somebody began one less than `cool_down_s` ago.
+    """
+    if is_cooling_down(now, at_us, cool_down_s):
+        raise CoolingDown
+    return replace(seal(now, fresh), compaction_started=at_us)
+
+
 def drop_staged(now: Branch, fresh: StagingToken) -> Branch:
     """Reset of everything: all staged layers go at once."""
     return replace(now, staging_token=fresh, sealed_tokens=(), compacted=None, content_epoch=now.content_epoch + 1)
 
 
 def move_head(
-    now: Branch, seen: Branch, applied: Sequence[StagingToken], head: CommitId, compacted: TreeRef | None
+    now: Branch, seen: Branch, applied: Sequence[StagingToken], head: CommitId, compacted: TreeRef | None, why: Why
 ) -> Branch:
     """Merge, revert, cherry-pick, import: a new head, and what stays staged in effect folded over it."""
-    return replace(fold(now, seen, applied, compacted), head=head)
+    return with_head(fold(now, seen, applied, compacted), head, why)
 
 
-def hard_reset(now: Branch, head: CommitId, fresh: StagingToken) -> Branch:
+def hard_reset(now: Branch, head: CommitId, fresh: StagingToken, why: Why) -> Branch:
     """The head moves to any commit and everything staged goes."""
-    return replace(drop_staged(now, fresh), head=head)
+    return with_head(drop_staged(now, fresh), head, why)
 
 
-def committed(now: Branch, head: CommitId, applied: int) -> Branch:
+def committed(now: Branch, head: CommitId, applied: int, why: Why) -> Branch:
     """The swap of a commit: decided by `decide_commit`."""
-    return replace(now, head=head, compacted=None, sealed_tokens=without_tail(now.sealed_tokens, applied))
+    after = replace(now, compacted=None, sealed_tokens=without_tail(now.sealed_tokens, applied))
+    return with_head(after, head, why)
+
+
+def with_head(branch: Branch, head: CommitId, why: Why) -> Branch:
+    """The head moves, and the move goes on record; when there are too many, the older ones leave it."""
+    moves = (HeadMove(why.at_us, why.verb, why.by, branch.head, head), *branch.moves)
+    if len(moves) > MOVES_KEPT:
+        moves = moves[:MOVES_KEPT_WHEN_FULL]
+    return replace(branch, head=head, moves=moves, move_count=branch.move_count + 1)
+
+
+def moves_that_leave(before: Branch, after: Branch) -> tuple[int, tuple[HeadMove, ...]]:
+    """The head moves that are on `before` and not on `after`, and the number (from 1) of the oldest of them."""
+    kept = len(after.moves) - (after.move_count - before.move_count)
+    if after.move_count == before.move_count or kept >= len(before.moves):
+        return 0, ()
+    leaving = before.moves[kept:]
+    return before.move_count - len(before.moves) + 1, leaving
+
+
+def what_changed(before: Branch, after: Branch) -> str:
+    """In a word, what somebody else did to a branch between two reads of it."""
+    if after.branch_id != before.branch_id:
+        return "branch deleted and made anew"
+    if after.head != before.head:
+        return after.moves[0].verb if after.moves else "commit"
+    if after.content_epoch != before.content_epoch:
+        return "compaction or reset"
+    if after.attaches != before.attaches:
+        return "atomic change"
+    return "seal" if after.staging_token != before.staging_token else "change of settings"
 
 
 class Verdict(Enum):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from itertools import chain
 
-from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, LayersMoved, Moved, backoff_s, contention, update
+from strandline.branch.attempts import Attempts
+from strandline.branch.cell import BranchCell, Moved, update
 from strandline.branch.commits import CommitLog
-from strandline.branch.record import Branch, drop_staged, fold, refuse_read_only, seal
+from strandline.branch.record import Branch, LayersMoved, drop_staged, fold, refuse_read_only, seal
 from strandline.branch.staging import outside, scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.ids import BranchId, StagingToken, new_id
@@ -17,7 +17,9 @@ from strandline.tree.diff import diff
 
 def reset_all(cell: BranchCell, branch_id: BranchId) -> None:
     """Discard everything that is staged, at one instant."""
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "reset")
+    while True:
+        attempts.next()
         seen = cell.read(branch_id)
         refuse_read_only(seen.branch, cell.name)
         put_item(cell.stores, dropped(cell.name, seen.branch, seen.branch.tokens))
@@ -25,8 +27,7 @@ def reset_all(cell: BranchCell, branch_id: BranchId) -> None:
             cell.swap(seen, drop_staged(seen.branch, StagingToken(new_id())))
             return
         except Moved:
-            time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
+            continue
 
 
 def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start: str, end: str | None) -> None:
@@ -38,7 +39,8 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
         return seal(branch, StagingToken(new_id()))
 
     seen = update(cell, branch_id, seal_if_allowed)
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "reset")
+    while True:
         branch = seen.branch
         head = commits.tree(branch.head)
         base = stores.trees.tree(branch.compacted) if branch.compacted else head
@@ -54,6 +56,5 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
             cell.swap(now, after)
             return
         except (LayersMoved, Moved):
-            time.sleep(backoff_s(attempt))
+            attempts.again()
             seen = cell.read(branch_id)
-    raise contention(cell.name)

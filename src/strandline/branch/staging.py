@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, backoff_s, contention
+from strandline.branch.attempts import Attempts
+from strandline.branch.cell import BranchCell
 from strandline.branch.record import refuse_blocked
 from strandline.branch.stores import Stores
 from strandline.errors import BranchGone, NotAllowed, StoreUnavailable
@@ -32,12 +32,14 @@ def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None])
         write: puts the entries into the partition it is given; raises if that failed.
     """
     has_written = False
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "write")
+    while True:
+        attempts.next()
         try:
             token = _token_to_write(cell, branch_id)
             write(cell.stores.staging(token))
             has_written = True
-            if cell.read(branch_id).branch.staging_token == token:
+            if cell.read(branch_id, shared=True).branch.staging_token == token:
                 return
         except BranchGone as error:
             if has_written:
@@ -48,9 +50,6 @@ def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None])
             if not has_written:
                 raise
             raise unchecked(cell.name, error) from error
-        if attempt > 2:
-            time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
 
 
 def _token_to_write(cell: BranchCell, branch_id: BranchId) -> StagingToken:

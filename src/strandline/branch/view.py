@@ -6,7 +6,6 @@ the start and the end of the call, and none of them had left it when the read en
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,13 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.branch.cell import MAX_ATTEMPTS, BranchCell, Seen, backoff_s, contention
+from strandline.branch.attempts import Attempts
+from strandline.branch.cell import BranchCell, Seen
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import Branch
 from strandline.branch.staging import scan_staged, staged_window
 from strandline.ids import BranchId
 from strandline.tree.apply import overlay_rows
-from strandline.tree.diff import Difference, Kind, diff
+from strandline.tree.diff import Difference, Kind, cached_diff
 from strandline.tree.rows import (
     SCHEMA,
     Changes,
@@ -47,17 +47,18 @@ def consistently(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch],
     end; or if it came from the cache and a fresh read at the end shows the same layers.
     """
     seen, is_fresh = cell.cached(branch_id)
-    for attempt in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "read")
+    while True:
         result = read(seen.branch)
-        now: Seen = cell.read(branch_id)
+        if cell.sensor is not None:
+            cell.sensor.saw_tokens(cell.name, seen.branch)
+        now: Seen = cell.read(branch_id, shared=True)
         if now.branch.layers == seen.branch.layers:
             return result
         if is_fresh and set(seen.branch.tokens) <= set(now.branch.tokens):
             return result
+        attempts.again()
         seen, is_fresh = now, True
-        if attempt > 2:
-            time.sleep(backoff_s(attempt))
-    raise contention(cell.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +119,8 @@ class Layers:
                 keys, values = keys[:kept], values[:kept]
         if keys:
             changes = changes_from_staged(keys, values)
+            if self.cell.sensor is not None:
+                self.cell.sensor.saw_tombstones(self.cell.name, self.branch, int(changes.deleted.sum()))
             if not rows.num_rows and not changes.deleted.any():
                 rows = changes.rows
             else:
@@ -184,7 +187,7 @@ def in_effect(
             paths.append(batch.paths)
     if base.id != head.id:
         covered = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
-        for part in diff(trees, head, base, start, end):
+        for part in cached_diff(trees, head, base, start, end):
             _, is_staged = search(covered, part.paths)
             found.append(_take(part, ~is_staged))
     return _join(found)

@@ -15,10 +15,12 @@ from strandline.branch.attach import Computed, attach_changes, attach_pairs
 from strandline.branch.commit import Draft
 from strandline.branch.commit import commit as commit_branch
 from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit
+from strandline.branch.compaction import Compaction, compact
 from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
-from strandline.branch.record import Action, refuse_blocked
+from strandline.branch.record import COOL_DOWN_S, Action, refuse_blocked
 from strandline.branch.record import Branch as BranchRecord
+from strandline.branch.reflog import read_moves
 from strandline.branch.reset import reset_all, reset_range
 from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, consistently, uncommitted
@@ -29,6 +31,7 @@ from strandline.repository.differences import Diff
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.parallel import in_parallel
 from strandline.repository.ref import Ref, key_range
+from strandline.repository.reflog import Reflog
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.repository.upload import Content, ObjectWriter, check_metadata, upload
 from strandline.tree.rows import TOMBSTONE, Entry, column, encode_staged, entries_of
@@ -202,7 +205,12 @@ class Branch(Ref):
         if not consistently(self._cell, self.branch_id, is_known):
             return False
         stage_one(self._cell, self.branch_id, key, encode_staged(TOMBSTONE))
+        self._staged_tombstones(1)
         return True
+
+    def _staged_tombstones(self, count: int) -> None:
+        if self._cell.sensor is not None:
+            self._cell.sensor.saw_tombstones(self.name, self._cell.cached(self.branch_id)[0].branch, count)
 
     def delete_many(self, paths: Iterable[str]) -> int:
         """Delete several objects with one check of the branch, whether they are there or not; returns their number."""
@@ -210,6 +218,7 @@ class Branch(Ref):
         pairs = [(key, value) for key in distinct_keys(list(paths))]
         if pairs:
             stage_many(self._cell, self.branch_id, pairs)
+            self._staged_tombstones(len(pairs))
         return len(pairs)
 
     def delete_prefix(self, prefix: str) -> int:
@@ -220,7 +229,9 @@ class Branch(Ref):
         def compute(record: BranchRecord) -> Computed:
             return Computed([(key, value) for rows in self._sealed_rows(record, prefix) for key in keys_of(rows)])
 
-        return attach_changes(self._cell, self.branch_id, compute)
+        count = attach_changes(self._cell, self.branch_id, compute)
+        self._staged_tombstones(count)
+        return count
 
     def copy(self, source: str, target: str, *, ref: Ref | str | None = None) -> int:
         """Copy an object, or with a trailing "/" everything below a prefix, without copying bytes.
@@ -339,6 +350,21 @@ class Branch(Ref):
             reset_range(self._cell, self._core.commits, self.branch_id, *key_range(prefix))
         else:
             reset_all(self._cell, self.branch_id)
+
+    def compact(self, *, force: bool = False) -> Compaction:
+        """Fold what is staged into a tree, so that listings and look-ups need not go through it entry by entry.
+
+        It changes nothing that anybody sees, and stops nobody. It happens in the background when it is worth it.
+
+        Args:
+            force: even if another compaction of the branch began less than a minute ago.
+        """
+        cool_down_s = 0 if force else COOL_DOWN_S
+        return compact(self._cell, self._core.commits, self.branch_id, cool_down_s=cool_down_s)
+
+    def reflog(self) -> Reflog:
+        """The moves of the branch's head, newest first: when, by what, by whom, from where, to where."""
+        return Reflog(lambda: read_moves(self._core.stores, self._cell.read(self.branch_id).branch))
 
     # --- committing ---------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from strandline.branch.cell import MAX_ATTEMPTS, Moved, contention, update
+from strandline.branch.attempts import Attempts
+from strandline.branch.cell import Moved, update
 from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import Deleted, RefRecord, Tag, refuse_blocked
+from strandline.branch.record import Deleted, RefRecord, Tag, Why, refuse_blocked, with_head
+from strandline.branch.reflog import forget_moves
 from strandline.branch.token_queue import dropped, put_item
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, NotAllowed, RefNotFound, StoreUnavailable
@@ -62,14 +64,16 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
     raw, settings = repository_record(core)
     if settings.read_only:
         refuse_blocked(_probe(settings, name), "stage", name)
+    now_us = core.stores.clock.now_us()
     record = BranchRecord(
         branch_id=BranchId(new_id()),
-        head=source.id,
+        head=CommitId(""),
         staging_token=StagingToken(new_id()),
-        created_at=core.stores.clock.now_us(),
+        created_at=now_us,
         blocked=blocked_actions(settings, name),
         write_ids=(new_id(),),
     )
+    record = with_head(record, source.id, Why("create", core.stores.committer, now_us))
     if not create_name(core, name, record):
         _, held = read_ref(core.stores, name)
         if exist_ok and isinstance(held, BranchRecord):
@@ -105,7 +109,9 @@ def delete_branch(core: RepositoryCore, name: str) -> None:
             next="Make another branch the default first: repository.set_default_branch(…).",
         )
     cell = core.cell(name)
-    for _ in range(MAX_ATTEMPTS):
+    attempts = Attempts(cell, "deletion")
+    while True:
+        attempts.next()
         seen = cell.read()
         refuse_blocked(seen.branch, "delete", name)
         put_item(core.stores, dropped(name, seen.branch, seen.branch.tokens))
@@ -117,8 +123,8 @@ def delete_branch(core: RepositoryCore, name: str) -> None:
         if repository_record(core)[1].default_branch == name:
             _bring_back(core, name, seen.branch)
             raise NotAllowed(f"{name!r} was made the default branch meanwhile, so it stays.")
+        forget_moves(core.stores, seen.branch.branch_id)
         return
-    raise contention(name)
 
 
 def _bring_back(core: RepositoryCore, name: str, branch: BranchRecord) -> None:

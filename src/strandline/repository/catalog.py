@@ -11,13 +11,13 @@ from msgspec.structs import replace
 
 from strandline.blob import BlobExists, BlobNotFound, BlobStore, open_store
 from strandline.branch.commits import commit_pair, make_commit
-from strandline.branch.record import Branch, Deleted, RefRecord
+from strandline.branch.record import Branch, Deleted, RefRecord, Why, with_head
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import KEY_PREFIX, dropped, put_item, sweep
 from strandline.clock import Clock
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
-from strandline.ids import BranchId, RepositoryId, StagingToken, check_ref_name, check_repository_name, new_id
+from strandline.ids import BranchId, CommitId, RepositoryId, StagingToken, check_ref_name, check_repository_name, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.repository.record import PARTITION, RepositoryRecord
 from strandline.tree.store import EMPTY
@@ -97,11 +97,12 @@ def create_repository(
     kv.set_many(stores.records, [commit_pair(first)])
     branch = Branch(
         branch_id=BranchId(new_id()),
-        head=first.id,
+        head=CommitId(""),
         staging_token=StagingToken(new_id()),
         created_at=now,
         write_ids=(new_id(),),
     )
+    branch = with_head(branch, first.id, Why("create", committer, now))
     kv.set(stores.refs, record.default_branch.encode(), encode(branch))
     try:
         kv.set_if(PARTITION, record.name.encode(), encode(record), ABSENT if raw is None else raw)

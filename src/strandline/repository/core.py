@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable
@@ -12,12 +11,18 @@ from typing import Any
 from strandline.blob import Resolver
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
+from strandline.branch.compaction import compact
+from strandline.branch.record import Branch
+from strandline.branch.sensor import Sensor
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
+from strandline.ids import BranchId
+from strandline.repository.upkeep import Upkeep
 
 SWEEP_EVERY_COMMITS = 100
 """One commit in so many, by chance, sweeps dropped tokens: so do many short processes with a commit each."""
-log = logging.getLogger("strandline")
+COMPACT_AFTER_S = 1.0
+"""A compaction waits so long before it begins: deletions are often followed by a commit, which does the same work."""
 
 
 @dataclass(slots=True)
@@ -26,6 +31,7 @@ class RepositoryCore:
 
     Attributes:
         reopen: makes the same repository in another process, from nothing secret: (callable, arguments).
+        compacts: whether a branch that needs it is compacted in the background.
     """
 
     name: str
@@ -33,28 +39,35 @@ class RepositoryCore:
     commits: CommitLog
     resolver: Resolver
     reopen: tuple[Callable[..., Any], tuple[Any, ...]]
+    upkeep: Upkeep
+    compacts: bool = True
     cells: dict[str, BranchCell] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    is_sweeping: bool = False
 
     def cell(self, name: str) -> BranchCell:
-        with self.lock:
-            return self.cells.setdefault(name, BranchCell(self.stores, name))
+        cell = self.cells.get(name)
+        if cell is None:
+            sensor = Sensor(self._worth_compacting, self.stores.clock) if self.compacts else None
+            with self.lock:
+                cell = self.cells.setdefault(name, BranchCell(self.stores, name, sensor))
+        return cell
 
     def committed(self) -> None:
         """Now and then, after a commit, clean up after earlier ones: beside the caller, who waits for nothing."""
-        if random.random() * SWEEP_EVERY_COMMITS >= 1:
-            return
-        with self.lock:
-            if self.is_sweeping:
-                return
-            self.is_sweeping = True
-        threading.Thread(target=self._sweep, name="strandline-sweep", daemon=True).start()
+        if random.random() * SWEEP_EVERY_COMMITS < 1:
+            self.upkeep.start(("sweep", self.name), lambda: sweep(self.stores))
 
-    def _sweep(self) -> None:
-        try:
-            sweep(self.stores)
-        except Exception as error:  # the next sweep goes on where this one stopped
-            log.info("sweep of %s stopped: %s", self.name, error)
-        finally:
-            self.is_sweeping = False
+    def _worth_compacting(self, name: str, branch_id: BranchId) -> None:
+        self.upkeep.start(("compaction", self.name, name), lambda: self._compact(name, branch_id))
+
+    def _compact(self, name: str, branch_id: BranchId) -> None:
+        cell = self.cell(name)
+        before = _progress(cell.read(branch_id).branch)
+        self.upkeep.pause(COMPACT_AFTER_S)
+        if _progress(cell.read(branch_id).branch) == before:
+            compact(cell, self.commits, branch_id)
+
+
+def _progress(branch: Branch) -> tuple[str, int]:
+    """What a commit, a reset or a compaction changes."""
+    return branch.head, branch.content_epoch

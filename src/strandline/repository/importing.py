@@ -69,7 +69,8 @@ def import_objects(core: RepositoryCore, branch: Branch, source: str, destinatio
         return NewHead(record, applied.tree)
 
     try:
-        record = set_head(core.cell(branch.name), core.commits, branch.branch_id, "commit", compute, in_the_way)
+        cell = core.cell(branch.name)
+        record = set_head(cell, core.commits, branch.branch_id, "commit", "import", compute, in_the_way)
     except _NothingNew:
         return Imported(len(changes), None)
     core.committed()

@@ -47,9 +47,12 @@ class Listing(Results[ObjectInfo | CommonPrefix]):
         """Rows as Arrow tables, without delimiter."""
         start: bytes | None = self._start
         left = self._amount
+        skipped = 1
         while start is not None and (left is None or left > 0):
-            limit = WINDOW_ROWS if left is None else min(WINDOW_ROWS, left + 1)
+            # windows that show nothing passed deletions only: the next ones are larger
+            limit = min(WINDOW_ROWS, WINDOW_ROWS if left is None else (left + 1) * skipped)
             rows, reach = self._window(start, self._end, limit)
+            skipped = 1 if rows.num_rows else skipped * 16
             if left is not None:
                 rows = rows.slice(0, left)
                 left -= rows.num_rows

@@ -63,7 +63,7 @@ def merge_into(
             return _changed_head(tree, head_tree, head, draft, "The branch has all that the source changed.")
         return _new_head(tree, (head, source_commit), draft)
 
-    return _finish(core, branch, "merge", compute)
+    return _finish(core, branch, "merge", "merge", compute)
 
 
 def _nothing_to_merge(core: RepositoryCore, branch: Branch, source: Ref) -> NothingToMerge:
@@ -85,7 +85,7 @@ def revert(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft, pare
         tree = _merge(core, core.commits.tree(undone.id), before, head_tree, {}, "Reverting", target)
         return _changed_head(tree, head_tree, head, draft, "The branch no longer has what this commit did.")
 
-    return _finish(core, branch, "commit", compute)
+    return _finish(core, branch, "commit", "revert", compute)
 
 
 def cherry_pick(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft, parent: int | None) -> Commit:
@@ -97,7 +97,7 @@ def cherry_pick(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft,
         tree = _merge(core, before, core.commits.tree(picked.id), head_tree, {}, "Picking", target)
         return _changed_head(tree, head_tree, head, draft, "The branch has all that this commit did.")
 
-    return _finish(core, branch, "commit", compute)
+    return _finish(core, branch, "commit", "cherry-pick", compute)
 
 
 def _parent_tree(core: RepositoryCore, record: Commit, parent: int | None, verb: str) -> Tree:
@@ -146,7 +146,7 @@ def _changed_head(tree: Tree, head_tree: Tree, head: Commit, draft: Draft, why: 
     return _new_head(tree, (head,), draft)
 
 
-def _finish(core: RepositoryCore, branch: Branch, action: Action, compute: Compute) -> Commit:
-    record = set_head(core.cell(branch.name), core.commits, branch.branch_id, action, compute)
+def _finish(core: RepositoryCore, branch: Branch, action: Action, verb: str, compute: Compute) -> Commit:
+    record = set_head(core.cell(branch.name), core.commits, branch.branch_id, action, verb, compute)
     core.committed()
     return record

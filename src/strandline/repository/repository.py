@@ -11,14 +11,15 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from strandline.branch.cell import MAX_ATTEMPTS, contention, update
+from strandline.branch.attempts import MAX_ATTEMPTS
+from strandline.branch.cell import update
 from strandline.branch.commits import Commit
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import Tag, seal
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
 from strandline.envelope import encode
-from strandline.errors import NotAllowed, RefNotFound, UsageError
+from strandline.errors import Contention, NotAllowed, RefNotFound, UsageError
 from strandline.ids import CommitId, StagingToken, new_id
 from strandline.kv.store import PredicateFailed
 from strandline.repository.branch import Branch
@@ -239,7 +240,10 @@ class Repository:
             except PredicateFailed:
                 continue
         else:
-            raise contention(self.name)
+            raise Contention(
+                f"Others changed the settings of repository {self.name!r} {MAX_ATTEMPTS} times in a row.",
+                next="Repeat the call.",
+            )
         for name, branch in list_names(self._core, "branch"):
             assert isinstance(branch, BranchRecord)
             latest = repository_record(self._core)[1]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from strandline.clock import Microseconds
+import threading
+import time
+
+from strandline.clock import Event, Microseconds
 
 START_US = 1_770_000_000_000_000
 
@@ -13,6 +16,13 @@ class ManualClock:
 
     def now_us(self) -> Microseconds:
         return self._now_us
+
+    def sleep(self, seconds: float) -> None:
+        """Let other threads run; the time does not move."""
+        time.sleep(0)
+
+    def event(self) -> Event:
+        return threading.Event()
 
     def advance_s(self, seconds: float) -> None:
         self._now_us += round(seconds * 1_000_000)

@@ -107,3 +107,22 @@ def diff(store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | 
         )
         if len(found):
             yield found
+
+
+def cached_diff(
+    store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | None = None
+) -> Iterator[Difference]:
+    """Like `diff`, for pairs of trees that are asked for again and again: a head and what is compacted over it."""
+    key = f"{left.ref} {right.ref} {start!r} {end!r}"
+    held: list[Difference] | None = store.diffs.get(key)
+    if held is not None:
+        yield from held
+        return
+    found: list[Difference] = []
+    size_bytes = 0
+    for part in diff(store, left, right, start, end):
+        size_bytes += part.left.nbytes + part.right.nbytes
+        if size_bytes <= store.diffs.max_bytes:
+            found.append(part)
+        yield part
+    store.diffs.put(key, found, size_bytes + len(key))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,7 @@ from strandline.tree.rows import SCHEMA, Entry, column
 RANGES_FOLDER = "_strandline/ranges"
 METARANGES_FOLDER = "_strandline/metaranges"
 CACHE_MAX_BYTES = 256 << 20
+DIFFS_MAX_BYTES = 32 << 20
 RANGE_INFO_BYTES = 400
 """What a range of an opened metarange takes in memory, roughly."""
 
@@ -105,6 +107,8 @@ class TreeStore:
         self.blobs = blobs
         self._opened: ByteBoundedCache[OpenRange] = ByteBoundedCache(cache_max_bytes)
         self._trees: ByteBoundedCache[Tree] = ByteBoundedCache(cache_max_bytes)
+        self.diffs: ByteBoundedCache[Any] = ByteBoundedCache(DIFFS_MAX_BYTES)
+        """Differences between trees, for `tree.diff.cached_diff`: trees never change, so neither do these."""
 
     def tree(self, ref: TreeRef) -> Tree:
         """Open a metarange.

@@ -1,0 +1,86 @@
+"""How an operation on a branch that others change at the same time tries again, and when it gives up."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from strandline import metrics
+from strandline.branch.commits import CommitLog
+from strandline.errors import Contention, StrandlineError
+
+if TYPE_CHECKING:
+    from strandline.branch.cell import BranchCell
+
+MAX_ATTEMPTS = 100
+"""How often an operation meets a changed record before it gives up."""
+FREE_ATTEMPTS = 2
+"""So often it tries again at once: mostly whoever came first is done by then."""
+BACKOFF_FIRST_S = 0.001
+BACKOFF_MAX_S = 0.1
+"""100 attempts wait 4.5 seconds on average."""
+
+
+def backoff_s(attempt: int) -> float:
+    """Exponential backoff with full jitter, in seconds."""
+    return random.random() * min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(attempt, 10))
+
+
+class Attempts:
+    """The attempts of one operation.
+
+    Args:
+        operation: its name, for metrics and the error.
+    """
+
+    def __init__(self, cell: BranchCell, operation: str) -> None:
+        self._cell = cell
+        self._operation = operation
+        self._has_begun = False
+        self._lost = 0
+
+    def next(self) -> None:
+        """Stands at the top of a loop: the first attempt is free, for each other one `again` is called."""
+        if self._has_begun:
+            self.again()
+        self._has_begun = True
+
+    def again(self) -> None:
+        """An attempt was lost: wait, the first times not at all. What was read before is older after that, so read anew.
+
+        Raises:
+            Contention: `MAX_ATTEMPTS` were lost. The error says who won instead.
+        """
+        self._lost += 1
+        if self._lost == MAX_ATTEMPTS:
+            raise contention(self._cell, self._operation)
+        metrics.retries(self._operation).inc()
+        if self._lost > FREE_ATTEMPTS:
+            self._cell.stores.clock.sleep(backoff_s(self._lost - FREE_ATTEMPTS))
+
+
+def contention(cell: BranchCell, operation: str) -> Contention:
+    met = f"This {operation} met a changed branch {cell.name!r} {MAX_ATTEMPTS} times in a row and gave up."
+    return Contention(
+        f"{met} {_winners(cell)}".rstrip(),
+        next="Repeat the call; if it happens again, let fewer processes commit to this branch, or less often.",
+    )
+
+
+def _winners(cell: BranchCell) -> str:
+    """Who changed the branch lately, as this process saw it."""
+    seen = list(cell.changes)
+    if not seen:
+        return ""
+    kinds = Counter(kind for kind, _ in seen)
+    done = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common())
+    commits = CommitLog(cell.stores)
+    who: Counter[str] = Counter()
+    for head in dict.fromkeys(head for _, head in seen[-20:]):
+        try:
+            who[commits.get(head).committer] += 1
+        except StrandlineError:  # it is only for the message
+            break
+    by = f", the last commits by {', '.join(name for name, _ in who.most_common(3))}" if who else ""
+    return f"Others won: of its last {len(seen)} changes seen here, {done}{by}."

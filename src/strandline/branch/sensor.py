@@ -1,0 +1,42 @@
+"""Decides when a branch is worth compacting, from what reads and writes see anyway (seed 001)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from strandline.branch.record import Branch, is_cooling_down
+from strandline.clock import Clock
+from strandline.ids import BranchId
+
+TOMBSTONES = 10_000
+"""So many staged deletions cost a listing that passes them about 5 ms before its first entry."""
+SEALED_TOKENS = 16
+"""Each sealed token costs every look-up of a path that is staged nowhere one more read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensor:
+    """Counts by chance: whoever sees n tombstones fires with the probability n / `TOMBSTONES`.
+
+    So a thousand short processes that see a little each fire as often as a long one that sees it all, and nothing is
+    kept anywhere. A single listing that skips more than the threshold surely fires. Nobody fires while the branch cools
+    down from the last compaction.
+
+    Args:
+        fire: told the branch that is worth compacting; returns soon.
+    """
+
+    fire: Callable[[str, BranchId], None]
+    clock: Clock
+
+    def saw_tombstones(self, name: str, branch: Branch, count: int) -> None:
+        """A call staged so many deletions, or passed so many while it looked for entries."""
+        if count and random.random() * TOMBSTONES < count and not is_cooling_down(branch, self.clock.now_us()):
+            self.fire(name, branch.branch_id)
+
+    def saw_tokens(self, name: str, branch: Branch) -> None:
+        """A read went through all tokens of a record."""
+        if len(branch.sealed_tokens) >= SEALED_TOKENS and not is_cooling_down(branch, self.clock.now_us()):
+            self.fire(name, branch.branch_id)

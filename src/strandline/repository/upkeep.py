@@ -1,0 +1,81 @@
+"""What a process does beside its callers: sweeps of dropped tokens, compactions."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Protocol
+
+EXIT_WAIT_S = 30
+"""How long the end of a lake, or of the process, waits for work under way: enough to compact some million entries.
+Otherwise a thousand short processes that each begin a compaction would never finish one."""
+log = logging.getLogger("strandline")
+
+
+class Upkeep(Protocol):
+    """Runs jobs beside the callers, of each key at most one at a time."""
+
+    def start(self, key: tuple[str, ...], job: Callable[[], object]) -> None: ...
+
+    def pause(self, seconds: float) -> None:
+        """Wait within a job; at once over when the lake is being closed."""
+
+    def close(self) -> None: ...
+
+
+class ThreadedUpkeep:
+    """A daemon thread a job. A job that fails is told to the log: it is begun again when it is needed again."""
+
+    def __init__(self) -> None:
+        self._reset()
+        _open.add(self)
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._running: dict[tuple[str, ...], threading.Thread] = {}
+
+    def start(self, key: tuple[str, ...], job: Callable[[], object]) -> None:
+        if self._pid != os.getpid():
+            self._reset()  # the threads stayed in the parent
+        with self._lock:
+            if key in self._running or self._closing.is_set():
+                return
+            thread = threading.Thread(target=self._run, args=(key, job), name=f"strandline-{key[0]}", daemon=True)
+            self._running[key] = thread
+        thread.start()
+
+    def _run(self, key: tuple[str, ...], job: Callable[[], object]) -> None:
+        try:
+            job()
+        except Exception as error:
+            log.info("%s stopped: %s", " ".join(key), error)
+        finally:
+            with self._lock:
+                self._running.pop(key, None)
+
+    def pause(self, seconds: float) -> None:
+        self._closing.wait(seconds)
+
+    def close(self) -> None:
+        if self._pid != os.getpid():
+            return
+        self._closing.set()
+        until = time.monotonic() + EXIT_WAIT_S
+        for thread in list(self._running.values()):
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+_open: weakref.WeakSet[ThreadedUpkeep] = weakref.WeakSet()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for upkeep in list(_open):
+        upkeep.close()
