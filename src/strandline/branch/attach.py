@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from strandline.branch.attempts import Attempts
@@ -10,7 +11,7 @@ from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
 from strandline.branch.record import Branch, LayersMoved, attach, attach_on_top, refuse_blocked, seal
 from strandline.branch.staging import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
-from strandline.errors import OutcomeUnknown, StrandlineError
+from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.ids import BranchId, StagingToken, new_id
 
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -109,5 +110,6 @@ def _try(
         except OutcomeUnknown as unknown:
             if token not in read_back(cell, branch_id, unknown).branch.tokens:
                 raise
-        cell.stores.kv.delete(cell.stores.records, intent)
+        with suppress(StoreUnavailable):  # done is done; a later sweep finds the token on record and forgets the item
+            cell.stores.kv.delete(cell.stores.records, intent)
         return True

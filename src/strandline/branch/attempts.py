@@ -47,7 +47,7 @@ class Attempts:
         self._has_begun = True
 
     def again(self) -> None:
-        """An attempt was lost: wait, the first times not at all. What was read before is older after that, so read anew.
+        """An attempt was lost: wait, but not the first times. What was read before is old after that, so read anew.
 
         Raises:
             Contention: `MAX_ATTEMPTS` were lost. The error says who won instead.

@@ -8,9 +8,9 @@ from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import refuse_blocked
-from strandline.branch.staging import unchecked
+from strandline.branch.staging import refused_too_late, unchecked
 from strandline.branch.view import Layers
-from strandline.errors import PreconditionFailed, StoreUnavailable
+from strandline.errors import NotAllowed, PreconditionFailed, StoreUnavailable
 from strandline.ids import BranchId
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged
@@ -56,6 +56,8 @@ def stage_if(
                 raise _failed(cell.name, path, found)
         except PredicateFailed:
             continue
+        except NotAllowed as error:
+            raise (refused_too_late(cell.name, error) if has_written else error) from None
         except StoreUnavailable as error:
             if not has_written:
                 raise

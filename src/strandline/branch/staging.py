@@ -12,7 +12,7 @@ from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell
 from strandline.branch.record import refuse_blocked
 from strandline.branch.stores import Stores
-from strandline.errors import BranchGone, NotAllowed, StoreUnavailable
+from strandline.errors import BranchGone, NotAllowed, OutcomeUnknown, StoreUnavailable
 from strandline.ids import BranchId, StagingToken
 from strandline.tree.rows import Changes, changes_from_staged
 
@@ -46,6 +46,8 @@ def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None])
                 error.safe = "The write went to the deleted branch and is lost with it."
                 error.args = (" ".join((error.what, error.safe, error.next)),)
             raise
+        except NotAllowed as error:
+            raise (refused_too_late(cell.name, error) if has_written else error) from None
         except StoreUnavailable as error:
             if not has_written:
                 raise
@@ -72,6 +74,18 @@ def unchecked(name: str, error: StoreUnavailable) -> StoreUnavailable:
         happened="unknown",
         safe=f"The write was made, but it is unknown whether it is a part of branch {name!r}.",
         next="Read it back, or repeat the call.",
+    )
+
+
+def refused_too_late(name: str, error: NotAllowed) -> OutcomeUnknown:
+    """The error of a write that met a protection which came after it had been made, in a token sealed meanwhile.
+
+    Whether it was made before the seal, or what a committer saw of it, cannot be told.
+    """
+    return OutcomeUnknown(
+        f"{error.what} The protection came while this was being written.",
+        safe=f"It is unknown whether the write is a part of branch {name!r}.",
+        next="Read it back.",
     )
 
 

@@ -1,0 +1,369 @@
+"""What clients do: each actor takes a number of steps, of kinds that the seed picks.
+
+All of them work on the same few paths, so that they collide. A new kind of operation is a function here, a weight in
+`ROLES`, and what it may do to a path in the oracle's `effects`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
+from strandline.repository.branch import Branch
+from strandline.repository.repository import Repository
+from strandline.testing.simulation.collector import collect_garbage
+from strandline.testing.simulation.history import CREATED, PATHS, Listing, Operation
+from strandline.testing.simulation.scheduler import Killed, Process
+from strandline.testing.simulation.world import World
+from strandline.tree.rows import Entry
+
+WORK_SHARE = 0.25
+"""How often an operation is on the second branch."""
+
+
+@dataclass
+class Actor:
+    """A client of one process that does one kind of work."""
+
+    world: World
+    process: Process
+    repo: Repository
+    role: str
+    steps: int
+    handles: dict[str, Branch] = field(default_factory=dict)
+
+    def run(self) -> None:
+        kinds, weights = zip(*ROLES[self.role].items(), strict=True)
+        for _ in range(self.steps):
+            kind = self.rnd.choices(kinds, weights)[0]
+            try:
+                KINDS[kind](self, kind)
+            except (StoreUnavailable, NotFound):
+                continue  # while it looked for the branch
+
+    @property
+    def rnd(self):  # type: ignore[no-untyped-def]
+        return self.world.scheduler.random
+
+    def branch(self, name: str | None = None) -> Branch:
+        """A handle, mostly one that was made earlier."""
+        if name is None:
+            name = "work" if self.rnd.random() < WORK_SHARE else "main"
+        if name not in self.handles or self.rnd.random() < 0.3:
+            self.handles[name] = self.repo.branch(name)
+        return self.handles[name]
+
+    def path(self) -> str:
+        return self.rnd.choice(PATHS)
+
+    def begin(self, kind: str, branch: str, creation: str, **arguments: object) -> Operation:
+        history = self.world.history
+        moment = self.world.scheduler.tick()
+        number = len(history.operations)
+        operation = Operation(number, self.process.name, kind, branch, creation, moment, arguments=arguments)
+        history.operations.append(operation)
+        self.world.scheduler.current.operation = operation
+        return operation
+
+    def finish(self, operation: Operation, action: Callable[[], object]) -> None:
+        """Do it, and write down what became of it."""
+        scheduler = self.world.scheduler
+        try:
+            operation.result = action()
+            operation.status = "ok"
+        except Killed:
+            raise
+        except StrandlineError as error:
+            operation.error = type(error).__name__
+            if isinstance(error, StoreUnavailable):
+                operation.status = "failed" if error.happened == "no" else "unknown"
+            else:
+                operation.status = "unknown" if operation.error == "Contention" else "refused"
+            if isinstance(error, BranchGone):
+                self.handles.pop(operation.branch, None)
+        finally:
+            scheduler.current.operation = None
+        if operation.status != "unknown":
+            operation.end = scheduler.tick()
+
+
+def _entry(value: str) -> Entry:
+    return Entry(f"data/{value}", 1, value, 1)
+
+
+def _on(actor: Actor, kind: str, **arguments: object) -> tuple[Branch, Operation]:
+    branch = actor.branch()
+    return branch, actor.begin(kind, branch.name, branch.branch_id, **arguments)
+
+
+# --- staging ----------------------------------------------------------------------------------------------------------
+
+
+def put(actor: Actor, kind: str) -> None:
+    branch, op = _on(actor, kind, path=actor.path())
+    path = op.arguments["path"]
+    op.values = {path: op.value}
+    actor.finish(op, lambda: branch.link(path, f"data/{op.value}", size=1, checksum=op.value))
+
+
+def put_many(actor: Actor, kind: str) -> None:
+    paths = actor.rnd.sample(PATHS, actor.rnd.randrange(2, 4))
+    branch, op = _on(actor, kind, paths=",".join(paths))
+    op.values = dict.fromkeys(paths, op.value)
+    entries = [(path, _entry(op.value)) for path in paths]
+    actor.finish(op, lambda: branch.link_many(entries, atomic=kind == "atomic put"))
+
+
+def delete(actor: Actor, kind: str) -> None:
+    branch, op = _on(actor, kind, path=actor.rnd.choice((*PATHS, CREATED)))
+    path = op.arguments["path"]
+    op.values = {path: None}
+
+    def act() -> None:
+        if not branch.delete(path):
+            op.values, op.seen = {}, {path: None}
+
+    actor.finish(op, act)
+
+
+def delete_many(actor: Actor, kind: str) -> None:
+    paths = actor.rnd.sample(PATHS, 2)
+    branch, op = _on(actor, kind, paths=",".join(paths))
+    op.values = dict.fromkeys(paths)
+    actor.finish(op, lambda: branch.delete_many(paths))
+
+
+def delete_prefix(actor: Actor, kind: str) -> None:
+    branch, op = _on(actor, kind, prefix="c/")
+    op.values = {path: None for path in PATHS if path.startswith("c/")}
+    actor.finish(op, lambda: branch.delete_prefix("c/"))
+
+
+def move(actor: Actor, kind: str) -> None:
+    source, target = actor.rnd.sample(PATHS, 2)
+    branch, op = _on(actor, kind, source=source, target=target)
+
+    def act() -> None:
+        (branch.rename if kind == "rename" else branch.copy)(source, target)
+
+    actor.finish(op, act)
+    if op.error == "ObjectNotFound":
+        op.seen = {source: None}
+
+
+def create(actor: Actor, kind: str) -> None:
+    branch, op = _on(actor, kind, path=CREATED)
+    op.values = {CREATED: op.value}
+
+    def act() -> None:
+        from strandline.branch.conditional import stage_if
+
+        stage_if(
+            branch._cell,
+            branch._core.commits,
+            branch.branch_id,
+            CREATED,
+            _entry(op.value),
+            lambda found: found is None,
+        )
+
+    actor.finish(op, act)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def find(actor: Actor, kind: str) -> None:
+    branch, op = _on(actor, kind, path=actor.path())
+    path = op.arguments["path"]
+
+    def act() -> None:
+        found = branch.find(path)
+        op.seen = {path: None if found is None else found.checksum}
+
+    actor.finish(op, act)
+
+
+def listing(branch: object) -> Listing:
+    """All paths of a ref with their checksums."""
+    found = {info.path: info.checksum for info in branch.list()}  # type: ignore[attr-defined]
+    return {path: found.pop(path, None) for path in (*PATHS, CREATED)} | found
+
+
+def list_(actor: Actor, kind: str) -> None:
+    branch, op = _on(actor, kind)
+
+    def act() -> None:
+        op.seen = listing(branch)
+
+    actor.finish(op, act)
+
+
+def list_committed(actor: Actor, kind: str) -> None:
+    branch = actor.branch()
+    op = actor.begin(kind, branch.name, "")
+
+    def act() -> Listing:
+        ref = actor.repo.ref(f"{branch.name}@")
+        op.arguments["commit"] = ref.id
+        return listing(ref)
+
+    actor.finish(op, act)
+
+
+def status(actor: Actor, kind: str) -> None:
+    branch, op = _on(actor, kind)
+
+    def act() -> list[tuple[str, str | None]]:
+        return [(change.path, change.after.checksum if change.after else None) for change in branch.uncommitted()]
+
+    actor.finish(op, act)
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+def commit(actor: Actor, kind: str) -> None:
+    empty = actor.rnd.random() < 0.1
+    branch, op = _on(actor, kind, allow_empty=empty)
+    actor.finish(op, lambda: branch.commit(op.value, allow_empty=empty).id)
+
+
+def merge(actor: Actor, kind: str) -> None:
+    into, source = actor.rnd.sample(("main", "work"), 2)
+    branch = actor.branch(into)
+    strategy = actor.rnd.choice((None, "source-wins", "dest-wins"))
+    op = actor.begin(kind, into, branch.branch_id, source=source, strategy=strategy)
+    actor.finish(op, lambda: branch.merge(source, op.value, strategy=strategy).id)
+
+
+def revert(actor: Actor, kind: str) -> None:
+    branch, op = _on(actor, kind, commit="~0")
+    actor.finish(op, lambda: branch.revert(branch.name, op.value).id)
+
+
+def cherry_pick(actor: Actor, kind: str) -> None:
+    into, source = actor.rnd.sample(("main", "work"), 2)
+    branch = actor.branch(into)
+    op = actor.begin(kind, into, branch.branch_id, commit=source)
+    actor.finish(op, lambda: branch.cherry_pick(source, op.value, parent=1).id)
+
+
+def reset(actor: Actor, kind: str) -> None:
+    path = actor.path()
+    how = actor.rnd.choice(("all", "path", "prefix"))
+    branch, op = _on(actor, kind, what={"all": "", "path": path, "prefix": "c/"}[how])
+    options = {"all": {}, "path": {"path": path}, "prefix": {"prefix": "c/"}}[how]
+    actor.finish(op, lambda: branch.reset(**options))
+
+
+def hard_reset(actor: Actor, kind: str) -> None:
+    force = actor.rnd.random() < 0.5
+    branch, op = _on(actor, kind, force=force)
+
+    def act() -> None:
+        target = actor.repo.ref(f"{branch.name}~1")
+        op.arguments["commit"] = target.id
+        branch.hard_reset(target, force=force)
+
+    actor.finish(op, act)
+
+
+# --- upkeep -----------------------------------------------------------------------------------------------------------
+
+
+def compact(actor: Actor, kind: str) -> None:
+    force = actor.rnd.random() < 0.7
+    branch, op = _on(actor, kind, force=force)
+    actor.finish(op, lambda: branch.compact(force=force).outcome)
+
+
+def sweep(actor: Actor, kind: str) -> None:
+    op = actor.begin(kind, "", "")
+    # never the second sweep of a token, which in a real lake waits for late writers
+    actor.finish(op, lambda: actor.repo.sweep(after_s=0, again_after_s=1e12, private_after_s=0))
+
+
+def collect(actor: Actor, kind: str) -> None:
+    op = actor.begin(kind, "", "")
+    actor.finish(op, lambda: collect_garbage(actor.world, actor.repo, op))
+
+
+def delete_branch(actor: Actor, kind: str) -> None:
+    branch = actor.branch("work")
+    op = actor.begin(kind, "work", branch.branch_id)
+    actor.finish(op, lambda: actor.repo.delete_branch("work"))
+
+
+def create_branch(actor: Actor, kind: str) -> None:
+    op = actor.begin(kind, "work", "")
+
+    def act() -> None:
+        op.creation = actor.repo.create_branch("work", "main").branch_id
+
+    actor.finish(op, act)
+
+
+def protect(actor: Actor, kind: str) -> None:
+    what = actor.rnd.choice(("stage", "commit", "read-only"))
+    op = actor.begin(kind, "main", "", what=what)
+    _change(actor, op, what, True)
+    op = actor.begin("unprotect", "main", "", what=what)
+    _change(actor, op, what, False)
+
+
+def _change(actor: Actor, op: Operation, what: str, on: bool) -> None:
+    def act() -> None:
+        if what == "read-only":
+            actor.repo.set_read_only(on)
+        elif on:
+            actor.repo.protect("main", [what])
+        else:
+            actor.repo.unprotect("main")
+
+    actor.finish(op, act)
+
+
+KINDS: dict[str, Callable[[Actor, str], None]] = {
+    "put": put,
+    "put many": put_many,
+    "atomic put": put_many,
+    "delete": delete,
+    "delete many": delete_many,
+    "delete prefix": delete_prefix,
+    "rename": move,
+    "copy": move,
+    "create": create,
+    "find": find,
+    "list": list_,
+    "list committed": list_committed,
+    "status": status,
+    "commit": commit,
+    "merge": merge,
+    "revert": revert,
+    "cherry-pick": cherry_pick,
+    "reset": reset,
+    "hard reset": hard_reset,
+    "compact": compact,
+    "sweep": sweep,
+    "collect": collect,
+    "delete branch": delete_branch,
+    "create branch": create_branch,
+    "protect": protect,
+}
+_READS = {"find": 3, "list": 2, "status": 1, "list committed": 1}
+ROLES: dict[str, dict[str, float]] = {
+    "writer": {"put": 6, "delete": 3, "put many": 1, "delete many": 1, "find": 3, "list": 1},
+    "mover": {"atomic put": 3, "rename": 3, "copy": 2, "delete prefix": 1, "list": 2},
+    "creator": {"create": 4, "delete": 1, "find": 1},
+    "reader": _READS,
+    "committer": {"commit": 8, "list committed": 1},
+    "compactor": {"compact": 5, "list": 1},
+    "merger": {"merge": 3, "revert": 1, "cherry-pick": 1, "commit": 1},
+    "resetter": {"reset": 4, "hard reset": 1, "list": 1},
+    "sweeper": {"sweep": 1},
+    "collector": {"collect": 1},
+    "brancher": {"delete branch": 1, "create branch": 1, "put": 1, "find": 1},
+    "protector": {"protect": 1, "put": 1},
+}

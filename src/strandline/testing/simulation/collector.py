@@ -1,0 +1,85 @@
+"""A garbage collector that is as ruthless as design section 5 allows, so that reusing garbage shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandline.branch.record import Branch, RefRecord, Tag
+from strandline.envelope import decode
+from strandline.errors import StrandlineError
+from strandline.ids import CommitId
+from strandline.repository.repository import Repository
+from strandline.testing.simulation.history import Operation
+from strandline.testing.simulation.world import World
+from strandline.tree.range_file import read_ranges
+from strandline.tree.store import EMPTY, METARANGES_FOLDER, RANGES_FOLDER, id_of
+
+PATIENCE_TURNS = 60
+
+
+def collect_garbage(world: World, repo: Repository, mine: Operation) -> int:
+    """Delete the files of trees that nothing refers to.
+
+    A file is condemned if nothing refers to it now and the operation that wrote it is over. It is deleted when all
+    operations that are under way now are over too, which stands for a grace of some days; nobody looks again whether
+    something refers to it by then, since nobody may begin to.
+    """
+    referred = referred_files(world, repo)
+    under_way = _under_way(world) - {mine}
+    condemned = [key for key in world.blobs.blobs if key.startswith((RANGES_FOLDER, METARANGES_FOLDER))]
+    condemned = [key for key in condemned if key not in referred and world.blobs.writers.get(key) not in under_way]
+    for _ in range(PATIENCE_TURNS):
+        if not under_way & _under_way(world):
+            repo._core.stores.trees.blobs.delete_many(condemned)
+            return len(condemned)
+        world.scheduler.sleep(5)
+    return 0
+
+
+def _under_way(world: World) -> set[Operation]:
+    return {task.operation for task in world.scheduler.tasks if task.operation and not task.process.is_dead}
+
+
+def referred_files(world: World, repo: Repository) -> set[str]:
+    """The files of all trees that a ref, or a commit behind one, or a record in some cache refers to."""
+    stores = repo._core.stores
+    trees: set[str] = set()
+    heads: list[CommitId] = []
+    for key, value in world.kv.scan(stores.refs):
+        record = decode(RefRecord, value, key.decode())
+        if isinstance(record, Branch):
+            heads.append(record.head)
+            if record.compacted:
+                trees.add(record.compacted)
+        elif isinstance(record, Tag):
+            heads.append(record.commit)
+    for cell in (cell for core in world.cores for cell in core.cells.values() if cell._last):
+        heads.append(cell._last.branch.head)
+        if cell._last.branch.compacted:
+            trees.add(cell._last.branch.compacted)
+    trees.update(_trees_of(world, repo, heads))
+    files: set[str] = set()
+    for ref in trees - {EMPTY.ref}:
+        key = f"{METARANGES_FOLDER}/{ref}.parquet"
+        files.add(key)
+        body = world.blobs.blobs.get(key)
+        if body is not None:
+            files.update(info.address for info in read_ranges(body, id_of(ref)))
+    return files
+
+
+def _trees_of(world: World, repo: Repository, heads: Iterable[CommitId]) -> set[str]:
+    outside = world.outside()._core.commits
+    found: dict[CommitId, str] = {}
+    waiting = list(heads)
+    while waiting:
+        id = waiting.pop()
+        if id in found:
+            continue
+        try:
+            record = outside.get(id)
+        except StrandlineError:
+            continue
+        found[id] = record.tree_ref
+        waiting.extend(record.parents)
+    return set(found.values())

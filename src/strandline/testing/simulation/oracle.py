@@ -1,0 +1,353 @@
+"""Says whether a history keeps the promises of `docs/guarantees.md`. It knows nothing of tokens, layers and epochs.
+
+Everything is judged by intervals: an operation takes effect at some instant between its start and its end, and one
+with an unknown outcome at some instant after its start, or never. The names of the checks are the promises.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from strandline.branch.record import Branch
+from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange, Value
+
+ATOMIC = ("atomic put", "delete prefix", "rename", "copy", "merge", "revert", "cherry-pick", "reset", "hard reset")
+MOVES = ("rename", "copy")
+HEAD_MOVES = ("merge", "revert", "cherry-pick")
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A promise that the history breaks."""
+
+    promise: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.what}"
+
+
+@dataclass(slots=True, eq=False)
+class Effect:
+    """What an operation may have put at a path.
+
+    Attributes:
+        values: what it may be; None in it stands for "nothing there"; `ANY` for whatever the path ever held.
+        is_certain: whether it surely took effect by its end.
+        moved_from: of a rename or copy, the path that the value comes from.
+        shows_until: the earliest end of an effect on the path that surely came after this one.
+    """
+
+    start: float
+    end: float
+    values: frozenset[Value] | None
+    is_certain: bool
+    operation: Operation | None = None
+    moved_from: str | None = None
+    shows_until: float = math.inf
+
+
+@dataclass
+class _Creation:
+    """One creation of a branch name: its life and its effects by path."""
+
+    id: str
+    name: str
+    heads: list[tuple[float, str]] = field(default_factory=list)
+    effects: dict[str, list[Effect]] = field(default_factory=lambda: defaultdict(list))
+    deleted: float = math.inf
+
+    def heads_between(self, start: float, end: float) -> list[str]:
+        """The heads that were current at some moment of an interval."""
+        found = []
+        for (since, head), (until, _) in zip(self.heads, [*self.heads[1:], (math.inf, "")], strict=True):
+            if since <= end and until >= start:
+                found.append(head)
+        return found
+
+
+class Oracle:
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.creations = self._creations()
+        self.by_commit = self._operations_by_commit()
+        for op in history.operations:
+            self._add_effects(op)
+        for made in self.creations.values():
+            for effects in made.effects.values():
+                for effect in effects:
+                    later = [other.end for other in effects if other.is_certain and other.start > effect.end]
+                    effect.shows_until = min(later, default=math.inf)
+
+    def check(self) -> Iterator[Broken]:
+        yield from self._one_chain()
+        yield from self._done_once()
+        for op in self.history.operations:
+            yield from self._check_operation(op)
+        yield from self._conditional_puts()
+        yield from self._protections()
+
+    # --- what happened ------------------------------------------------------------------------------------------------
+
+    def _creations(self) -> dict[str, _Creation]:
+        found: dict[str, _Creation] = {}
+        for change in self.history.changes:
+            after = change.after
+            if after is not None:
+                made = found.get(after.branch_id)
+                if made is None:
+                    made = found[after.branch_id] = _Creation(after.branch_id, change.name)
+                    made.heads.append((-1 if change.before is not None else change.step, after.head))
+                    if change.before is not None:
+                        made.heads[0] = (-1, change.before.head)
+                        if after.head != change.before.head:
+                            made.heads.append((change.step, after.head))
+                elif made.heads[-1][1] != after.head:
+                    made.heads.append((change.step, after.head))
+            elif change.before is not None and change.before.branch_id in found:
+                found[change.before.branch_id].deleted = change.step
+        for made in found.values():
+            first = self.history.listings.get(made.heads[0][1], {})
+            for path, value in first.items():
+                made.effects[path].append(Effect(-1, -1, frozenset({value}), True))
+        return found
+
+    def _operations_by_commit(self) -> dict[str, Operation]:
+        """Commits carry the name of the operation that made them as their message."""
+        named = {op.value: op for op in self.history.operations}
+        return {id: named[record.message] for id, record in self.history.commits.items() if record.message in named}
+
+    def _add_effects(self, op: Operation) -> None:
+        made = self.creations.get(op.creation)
+        if made is None or op.status == "failed":
+            return
+        if op.kind == "create" and op.status == "refused":
+            # an entry that was judged too early may show until it is taken back
+            made.effects[op.arguments["path"]].append(Effect(op.start, math.inf, None, False, op))
+            return
+        if op.status == "refused":
+            return
+        certain = op.status == "ok"
+        if op.kind in MOVES:
+            source, target = op.arguments["source"], op.arguments["target"]
+            made.effects[target].append(Effect(op.start, op.end, None, certain, op, moved_from=source))
+            if op.kind == "rename":
+                made.effects[source].append(Effect(op.start, op.end, frozenset({None}), certain, op))
+        elif op.kind in HEAD_MOVES:
+            for id in [id for id, by in self.by_commit.items() if by is op]:
+                record = self.history.commits[id]
+                before, after = self.history.listings[record.parents[0]], self.history.listings[id]
+                for path in before:
+                    if before[path] != after[path]:
+                        made.effects[path].append(Effect(op.start, op.end, frozenset({after[path]}), certain, op))
+        elif op.kind == "reset":
+            heads = made.heads_between(op.start, op.end)
+            what = op.arguments["what"]
+            for path in (*PATHS, CREATED):
+                if path == what or (what in ("", "c/") and path.startswith(what)):
+                    values = frozenset(self.history.listings[head][path] for head in heads)
+                    made.effects[path].append(Effect(op.start, op.end, values, certain, op))
+        elif op.kind == "hard reset" and "commit" in op.arguments:
+            for path, value in self.history.listings.get(op.arguments["commit"], {}).items():
+                made.effects[path].append(Effect(op.start, op.end, frozenset({value}), certain, op))
+        for path, value in op.values.items():
+            made.effects[path].append(Effect(op.start, op.end, frozenset({value}), certain, op))
+
+    # --- observations -------------------------------------------------------------------------------------------------
+
+    def _sources(self, made: _Creation, path: str, value: Value, at: float, depth: int = 0) -> list[Effect]:
+        """The effects that can be what shows at a path at an instant."""
+        return [
+            source
+            for source in made.effects[path]
+            if source.start <= at <= source.shows_until and self._may_be(made, source, value, depth)
+        ]
+
+    def _may_be(self, made: _Creation, source: Effect, value: Value, depth: int) -> bool:
+        if source.values is not None:
+            return value in source.values
+        if source.moved_from is None:
+            return True
+        if value is None or depth > 3:
+            return value is not None
+        return any(
+            self._sources(made, source.moved_from, value, at, depth + 1)
+            for at in self._instants(made, [source.moved_from], source.start, source.end)
+        )
+
+    def _instants(self, made: _Creation, paths: Iterable[str], start: float, end: float) -> list[float]:
+        """The instants of an interval at which something may become possible: its start, and starts of effects."""
+        starts = {effect.start for path in paths for effect in made.effects[path] if start <= effect.start <= end}
+        return sorted({start, *starts})
+
+    def _possible(self, made: _Creation, seen: Listing, start: float, end: float) -> str:
+        """Whether a listing was what a branch held at one instant of an interval; empty if so, else why not."""
+        why = "nobody ever wrote it"
+        for at in self._instants(made, seen, start, end):
+            sources = {path: self._sources(made, path, value, at) for path, value in seen.items()}
+            missing = [path for path, found in sources.items() if not found]
+            if missing:
+                if any(path in made.effects for path in missing):
+                    why = f"{missing[0]!r} cannot have held {seen[missing[0]]!r} together with the rest"
+                continue
+            half = self._half(made, seen, sources)
+            if not half:
+                return ""
+            why = half
+        return why
+
+    def _half(self, made: _Creation, seen: Listing, sources: dict[str, list[Effect]]) -> str:
+        """An atomic operation that shows at one path and surely not yet at another."""
+        for path, found in sources.items():
+            if len(found) != 1 or found[0].operation is None or found[0].operation.kind not in ATOMIC:
+                continue
+            shown = found[0].operation
+            for other, candidates in sources.items():
+                mine = [effect for effect in made.effects[other] if effect.operation is shown]
+                if mine and other != path and all(effect.end < shown.start for effect in candidates):
+                    return f"{shown} shows at {path!r} and not at {other!r}, which holds {seen[other]!r}"
+        return ""
+
+    def _check_operation(self, op: Operation) -> Iterator[Broken]:
+        made = self.creations.get(op.creation)
+        if op.kind == "list committed" and op.status == "ok":
+            expected = self.history.listings.get(op.arguments["commit"])
+            if expected is not None and op.result != expected:
+                yield Broken("a ref to a commit reads the same for ever", f"{op} read {op.result}, not {expected}")
+        if made is None:
+            return
+        if op.status == "ok" and op.start > made.deleted and op.kind not in ("create branch", "delete branch"):
+            yield Broken("nothing is written to a deleted branch", f"{op}, deleted at {made.deleted}")
+        if op.seen is not None and op.status in ("ok", "refused"):
+            why = self._possible(made, op.seen, op.start, op.end)
+            if why:
+                yield Broken("a read shows what the branch held at an instant, acknowledged writes included", f"{op}: {why}")
+        if op.kind == "status" and op.status == "ok":
+            yield from self._check_status(made, op)
+        if op.kind == "commit":
+            yield from self._check_commit(made, op)
+        if op.kind in HEAD_MOVES and op.status in ("refused", "failed"):
+            mine = [id for id, by in self.by_commit.items() if by is op]
+            if mine:
+                yield Broken("an operation with a lost reply says done, not done or unknown", f"{op}, but {mine[0]} is")
+
+    def _check_status(self, made: _Creation, op: Operation) -> Iterator[Broken]:
+        heads = made.heads_between(op.start, op.end)
+        changes = dict(op.result)
+        whys = []
+        for head in heads:
+            shown = {**self.history.listings[head], **changes}
+            whys.append(self._possible(made, shown, op.start, op.end))
+        if whys and all(whys):
+            yield Broken("uncommitted changes are those of an instant", f"{op} showed {changes}: {whys[0]}")
+
+    def _check_commit(self, made: _Creation, op: Operation) -> Iterator[Broken]:
+        mine = [id for id, by in self.by_commit.items() if by is op]
+        if op.status == "ok" and op.result not in mine:
+            yield Broken("a commit that was acknowledged is in the chain", f"{op} made {op.result}")
+        if op.status in ("refused", "failed") and mine:
+            yield Broken("an operation with a lost reply says done, not done or unknown", f"{op}, but {mine[0]} is there")
+        for id in mine:
+            why = self._possible(made, self.history.listings[id], op.start, op.end)
+            if why:
+                held = self.history.listings[id]
+                yield Broken("a commit is one listing of the branch between its start and end", f"{op} has {held}: {why}")
+        if op.error == "NothingToCommit":
+            heads = made.heads_between(op.start, op.end)
+            whys = [self._possible(made, self.history.listings[head], op.start, op.end) for head in heads]
+            if whys and all(whys):
+                yield Broken("a write that returned is part of every later commit", f"{op}, and {whys[-1]}")
+        others = [c for c in self.history.changes if c.name == op.branch and op.start <= c.step <= op.end]
+        heavy = sum(1 for change in others if change.operation is not op and not _is_seal(change))
+        if op.built > 1 + heavy:
+            yield Broken("retries are bounded by what others did", f"{op} computed {op.built} times, {heavy} others")
+
+    # --- the whole history --------------------------------------------------------------------------------------------
+
+    def _one_chain(self) -> Iterator[Broken]:
+        for change in self.history.changes:
+            before, after = change.before, change.after
+            if before is None or after is None or before.head == after.head or after.branch_id != before.branch_id:
+                continue
+            verb = after.moves[0].verb
+            record = self.history.commits.get(after.head)
+            if verb != "reset" and (record is None or record.parents[0] != before.head):
+                yield Broken("the commits of a branch form one chain", f"{verb} at {change.step}: {before.head} → {after.head}")
+            if (after.moves[0].before, after.moves[0].after) != (before.head, after.head):
+                yield Broken("the reflog has each move of the head", f"step {change.step}: {after.moves[0]}")
+
+    def _done_once(self) -> Iterator[Broken]:
+        seen: dict[Operation, list[str]] = defaultdict(list)
+        for id, op in self.by_commit.items():
+            seen[op].append(id)
+        for op, ids in seen.items():
+            if len(ids) > 1:
+                yield Broken("nothing is done twice", f"{op} made {len(ids)} commits")
+
+    def _conditional_puts(self) -> Iterator[Broken]:
+        for made in self.creations.values():
+            won = [op for op in self.history.operations if op.kind == "create" and op.status == "ok" and op.creation == made.id]
+            for first in won:
+                for second in won:
+                    if first is second or first.start > second.start:
+                        continue
+                    between = [
+                        effect
+                        for effect in made.effects[CREATED]
+                        if effect.operation is not None
+                        and (effect.operation.kind != "create" or not effect.is_certain)
+                        and effect.end >= first.start
+                        and effect.start <= second.end
+                    ]
+                    if not between:
+                        yield Broken("of several conditional puts one succeeds", f"{first} and {second}")
+
+    def _protections(self) -> Iterator[Broken]:
+        ops = self.history.operations
+        on = [op for op in ops if op.kind == "protect" and op.status == "ok"]
+        for rule in on:
+            off = [op for op in ops if op.kind in ("unprotect", "protect") and op.start > rule.start]
+            until = min((op.start for op in off), default=math.inf)
+            forbidden = {"stage": ("put", "delete many", "put many"), "commit": ("commit",), "read-only": ("put", "commit", "reset")}
+            for op in ops:
+                named = op.kind in forbidden[rule.arguments["what"]] and op.branch == "main"
+                earlier = [o for o in ops if o.kind in ("unprotect", "protect") and o.start < rule.start and o.end > rule.start]
+                if named and op.status == "ok" and rule.end < op.start and op.end < until and not earlier:
+                    yield Broken("what is protected is refused", f"{op} after {rule}")
+
+
+def _is_seal(change: RecordChange) -> bool:
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return False
+    return (before.head, before.compacted, before.content_epoch, before.attaches) == (
+        after.head,
+        after.compacted,
+        after.content_epoch,
+        after.attaches,
+    )
+
+
+def transition(before: Branch | None, after: Branch | None, operation: Operation | None) -> str:
+    """The name of what happened to a branch record, for the table of what a simulation reached."""
+    if before is None or after is None or before.branch_id != after.branch_id:
+        return "deleted" if after is None else "created"
+    if before.head != after.head:
+        return after.moves[0].verb if after.moves[0].verb != "reset" else "hard reset"
+    if before.blocked != after.blocked:
+        return "protection"
+    if before.attaches != after.attaches:
+        return "attach on top" if before.staging_token != after.staging_token else "attach"
+    if before.content_epoch != after.content_epoch:
+        kind = operation.kind if operation else "late"
+        if not after.sealed_tokens and before.staging_token != after.staging_token:
+            return "reset of all"
+        return {"compact": "compaction", "background compaction": "compaction", "reset": "reset of a range"}.get(
+            kind, "fold of what changes nothing" if kind == "commit" else f"fold by {kind}"
+        )
+    if before.compaction_started != after.compaction_started:
+        return "claim of a compaction"
+    return "seal" if before.staging_token != after.staging_token else "other"

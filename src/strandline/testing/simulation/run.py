@@ -1,0 +1,211 @@
+"""A seed from beginning to end: the plan, the schedule, the last look, the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+from strandline.branch.record import LayersMoved
+from strandline.errors import NothingToCommit, StrandlineError
+from strandline.repository.repository import Repository
+from strandline.testing.simulation.actors import ROLES, Actor, listing
+from strandline.testing.simulation.collector import referred_files
+from strandline.testing.simulation.history import Operation
+from strandline.testing.simulation.oracle import Broken, Oracle, transition
+from strandline.testing.simulation.scheduler import Endless, Faults, Scheduler
+from strandline.testing.simulation.trace import readable
+from strandline.testing.simulation.world import DAY_US, World, partitions_with, seeded_ids
+
+ALWAYS = ("writer", "committer")
+MAX_ACTORS = 6
+MAX_OPERATIONS = 40
+"""Of all actors together: small histories collide as well as large ones, and there is time for more of them."""
+
+
+@dataclass
+class Outcome:
+    """What came of a seed.
+
+    Attributes:
+        broken: the promises that the history breaks; empty if all is well.
+        reached: how often each transition, refusal and verdict was met.
+        steps: how many calls of the stores there were: the interleaving is the order of these.
+    """
+
+    seed: int
+    broken: list[Broken]
+    reached: Counter[str]
+    steps: int
+    world: World = field(repr=False)
+
+    def trace(self) -> str:
+        """The interleaving, step by step, then the operations and what is wrong with them."""
+        return readable(self.world, self.broken)
+
+
+def simulate(seed: int) -> Outcome:
+    """Run one schedule and judge its history."""
+    reached: Counter[str] = Counter()
+    rnd = Random(seed)
+    scheduler = Scheduler(seed, _faults(rnd), stickiness=rnd.choice((0.0, 0.5, 0.8, 0.95)))
+    with seeded_ids(seed), _instruments(reached, scheduler):
+        world = World(scheduler)
+        plan(world, rnd)
+        broken: list[Broken] = []
+        try:
+            scheduler.run()
+        except Endless as endless:
+            broken.append(Broken("every operation ends", str(endless)))
+        else:
+            for task, error in scheduler.errors:
+                broken.append(Broken("no error but those of `errors.py` gets out", f"{task.name}: {error!r}"))
+            if not broken:
+                broken += last_look(world)
+    for change in world.history.changes:
+        reached[f"transition: {transition(change.before, change.after, change.operation)}"] += 1
+    for op in world.history.operations:
+        reached[f"operation: {op.kind}"] += 1
+        if op.status != "ok":
+            reached[f"refusal: {op.error or 'the client died'}"] += 1
+    for line in scheduler.trace:
+        if line.fate.value != "done":
+            reached[f"fault: {line.fate.value}"] += 1
+        elif line.what in ("dies", "swap lost"):
+            reached[f"fault: {line.what}"] += 1
+    return Outcome(seed, broken, reached, scheduler.step, world)
+
+
+def _faults(rnd: Random) -> Faults:
+    """None, some, or many: most bugs need few, and too many end every operation early."""
+    scale = rnd.choice((0, 0, 1, 1, 3))
+    return Faults(
+        not_done=0.002 * scale,
+        lost=0.006 * scale,
+        late=0.004 * scale,
+        killed=0.0015 * scale,
+        stalled=rnd.choice((0.0, 0.02, 0.06)),
+    )
+
+
+def plan(world: World, rnd: Random) -> None:
+    """Who takes part: always a writer and a committer, then a mix that the seed picks."""
+    others = [role for role in ROLES if role not in ALWAYS]
+    favoured = rnd.sample(others, rnd.randrange(1, 4))  # few kinds at a time meet more often than all at once
+    roles = [*ALWAYS, *(rnd.choice((*favoured, *ALWAYS)) for _ in range(rnd.randrange(1, MAX_ACTORS - 1)))]
+    steps = MAX_OPERATIONS // len(roles)
+    with_work = rnd.random() < 0.7
+    if with_work:
+        world.outside().create_branch("work")
+    last: Actor | None = None
+    for number, role in enumerate(roles):
+        if last is not None and rnd.random() < 0.25:
+            process, repo = last.process, last.repo  # two threads of one process
+        else:
+            process, repo = world.process(f"p{number}", _clock(rnd))
+        last = Actor(world, process, repo, role, rnd.randrange(steps // 2, steps + 1))
+        world.scheduler.spawn(process, f"{process.name} {role}", last.run)
+
+
+def _clock(rnd: Random) -> list[tuple[int, int]]:
+    """Mostly right; some are wrong by up to three days, and jump."""
+    if rnd.random() < 0.7:
+        return []
+    return [(0, rnd.randrange(-3 * DAY_US, 3 * DAY_US)), (rnd.randrange(2_000), rnd.randrange(-DAY_US, DAY_US))]
+
+
+@contextmanager
+def _instruments(reached: Counter[str], scheduler: Scheduler) -> Iterator[None]:
+    """Count verdicts and lost layers, and let the sensor fire at a handful of tombstones."""
+    from strandline.branch import attach, commit, compaction, heads, reset
+
+    def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            try:
+                return function(*arguments, **options)
+            except LayersMoved:
+                reached[f"layers moved: {name}"] += 1
+                raise
+
+        return call
+
+    decide = commit.decide_commit
+
+    def decide_commit(*arguments: Any) -> Any:
+        verdict, left = decide(*arguments)
+        reached[f"verdict: {verdict.value}"] += 1
+        return verdict, left
+
+    build = commit._build
+
+    def counted_build(*arguments: Any) -> Any:
+        task = scheduler._current
+        if task is not None and task.operation is not None:
+            task.operation.built += 1
+        return build(*arguments)
+
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(commit, "decide_commit", decide_commit))
+        stack.enter_context(patch.object(commit, "_build", counted_build))
+        for module, name in ((attach, "attach"), (compaction, "fold"), (reset, "fold"), (heads, "move_head")):
+            label = f"{module.__name__.rpartition('.')[2]}.{name}"
+            stack.enter_context(patch.object(module, name, counted(label, getattr(module, name))))
+        stack.enter_context(patch("strandline.branch.sensor.TOMBSTONES", 8))
+        stack.enter_context(patch("strandline.branch.sensor.SEALED_TOKENS", 6))
+        yield
+
+
+def last_look(world: World) -> list[Broken]:
+    """When all is over: read and commit everything, judge the history, sweep, and look for what is left or missing."""
+    repo = world.outside()
+    broken = _read_and_commit(world, repo)
+    if world.missing:
+        return [*broken, Broken("nothing that is referred to is missing", world.missing[0])]
+    broken += Oracle(world.history).check()
+    missing = referred_files(world, repo) - set(world.blobs.blobs)
+    if missing:
+        broken.append(Broken("nothing that is referred to is missing", ", ".join(sorted(missing))))
+    broken += _leaks(world)
+    return broken
+
+
+def _read_and_commit(world: World, repo: Repository) -> list[Broken]:
+    history = world.history
+    broken = []
+    if repo.settings.read_only:
+        repo.set_read_only(False)
+    repo.unprotect("main")
+    for name in [found.name for found in repo.branches()]:
+        branch = repo.branch(name)
+        for kind in ("list", "commit", "list"):
+            op = Operation(len(history.operations), "last look", kind, name, branch.branch_id, world.scheduler.tick())
+            history.operations.append(op)
+            op.status = "ok"
+            try:
+                if kind == "list":
+                    op.seen = listing(branch)
+                else:
+                    op.result = branch.commit(op.value).id
+            except NothingToCommit:
+                op.status, op.error = "refused", "NothingToCommit"
+            except StrandlineError as error:
+                broken.append(Broken("what is on record can be read and committed", f"{name}: {error!r}"))
+                op.status = "refused"
+            op.end = world.scheduler.tick()
+    return broken
+
+
+def _leaks(world: World) -> list[Broken]:
+    """After some days of sweeps, nothing is left of tokens that are on no record."""
+    for days in (2, 4, 6, 8):
+        world.outside(days).sweep()
+    on_record = set()
+    for found in world.outside().branches():
+        on_record |= set(world.outside()._core.cell(found.name).read().branch.tokens)
+    left = [name.rpartition(b"/")[2].decode() for name in partitions_with(world.kv, b"/staging/")]
+    leaked = [token for token in left if token not in on_record]
+    return [Broken("swept tokens leave nothing behind", f"{len(leaked)} tokens: {leaked}")] if leaked else []
