@@ -100,7 +100,7 @@ def test_a_write_whose_check_fails_says_that_it_may_be_there(one: Client) -> Non
         lambda: one.main.link_many([("b", entry(1))]),
         lambda: one.main.delete_many(["warm"]),
     ):
-        one.meet("get", 1, Outcome.NOT_DONE)
+        one.meet("get", 2, Outcome.NOT_DONE)
         with pytest.raises(StoreUnavailable) as failed:
             write()
         assert failed.value.happened == "unknown"

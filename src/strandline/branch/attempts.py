@@ -40,14 +40,16 @@ class Attempts:
         self._has_begun = False
         self._lost = 0
 
-    def next(self) -> None:
+    def next(self) -> bool:
         """Stands at the top of a loop: the first attempt is free, for each other one `again` is called."""
-        if self._has_begun:
-            self.again()
-        self._has_begun = True
+        has_begun, self._has_begun = self._has_begun, True
+        return has_begun and self.again()
 
-    def again(self) -> None:
-        """An attempt was lost: wait, but not the first times. What was read before is old after that, so read anew.
+    def again(self) -> bool:
+        """An attempt was lost: wait, but not the first times.
+
+        Returns:
+            Whether it waited, so that what was read before is old now.
 
         Raises:
             Contention: `MAX_ATTEMPTS` were lost. The error says who won instead.
@@ -58,6 +60,7 @@ class Attempts:
         metrics.retries(self._operation).inc()
         if self._lost > FREE_ATTEMPTS:
             self._cell.stores.clock.sleep(backoff_s(self._lost - FREE_ATTEMPTS))
+        return self._lost > FREE_ATTEMPTS
 
 
 def contention(cell: BranchCell, operation: str) -> Contention:

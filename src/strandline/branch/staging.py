@@ -9,11 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell
+from strandline.branch.cell import BranchCell, Seen
 from strandline.branch.record import refuse_blocked
 from strandline.branch.stores import Stores
 from strandline.errors import BranchGone, NotAllowed, OutcomeUnknown, StoreUnavailable
 from strandline.ids import BranchId, StagingToken
+from strandline.kv.store import in_part
 from strandline.tree.rows import Changes, changes_from_staged
 
 BULK_PAGE_KEYS = 20_000
@@ -21,25 +22,33 @@ SCAN_PAGE_KEYS = 10_000
 """Entries that a commit reads at a time: small pages keep the processor's caches warm and the range writers busy."""
 
 
-def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None]) -> None:
+def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None], fresh: Seen | None = None) -> None:
     """Write into the staging token so that the write is surely a part of the branch when this returns.
 
     Invariant: a token that is the staging token in a read begun after the write ended was not sealed before the write
     ended, so every later scan of it, by a committer or anyone else, sees the write. If it is not, a committer may or
     may not have seen it, and writing the same again is harmless: equal identities are no change.
 
+    The token comes from a read begun after the call. One from a cache would do for the above, but might have been
+    sealed long ago: a commit that is scanning it would show this write and lack others that returned before it began.
+
     Args:
         write: puts the entries into the partition it is given; raises if that failed.
+        fresh: a record that was read after the caller's own call began.
     """
     has_written = False
     attempts = Attempts(cell, "write")
     while True:
-        attempts.next()
+        if attempts.next():
+            fresh = None
         try:
-            token = _token_to_write(cell, branch_id)
+            seen = fresh or cell.read(branch_id, shared=True)
+            refuse_blocked(seen.branch, "stage", cell.name)
+            token = seen.branch.staging_token
             write(cell.stores.staging(token))
             has_written = True
-            if cell.read(branch_id, shared=True).branch.staging_token == token:
+            fresh = cell.read(branch_id, shared=True)
+            if fresh.branch.staging_token == token:
                 return
         except BranchGone as error:
             if has_written:
@@ -52,19 +61,6 @@ def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None])
             if not has_written:
                 raise
             raise unchecked(cell.name, error) from error
-
-
-def _token_to_write(cell: BranchCell, branch_id: BranchId) -> StagingToken:
-    """The staging token as far as this process knows; never refuses on a cached record."""
-    seen, is_fresh = cell.cached(branch_id)
-    try:
-        refuse_blocked(seen.branch, "stage", cell.name)
-    except NotAllowed:
-        if is_fresh:
-            raise
-        seen = cell.read(branch_id)
-        refuse_blocked(seen.branch, "stage", cell.name)
-    return seen.branch.staging_token
 
 
 def unchecked(name: str, error: StoreUnavailable) -> StoreUnavailable:
@@ -89,8 +85,8 @@ def refused_too_late(name: str, error: NotAllowed) -> OutcomeUnknown:
     )
 
 
-def stage_one(cell: BranchCell, branch_id: BranchId, key: bytes, value: bytes) -> None:
-    stage(cell, branch_id, lambda partition: cell.stores.kv.set(partition, key, value))
+def stage_one(cell: BranchCell, branch_id: BranchId, key: bytes, value: bytes, fresh: Seen | None = None) -> None:
+    stage(cell, branch_id, lambda partition: cell.stores.kv.set(partition, key, value), fresh)
 
 
 def stage_many(cell: BranchCell, branch_id: BranchId, pairs: Sequence[tuple[bytes, bytes]]) -> None:
@@ -100,7 +96,8 @@ def stage_many(cell: BranchCell, branch_id: BranchId, pairs: Sequence[tuple[byte
 
 def write_pairs(stores: Stores, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
     for first in range(0, len(pairs), BULK_PAGE_KEYS):
-        stores.kv.set_many(partition, pairs[first : first + BULK_PAGE_KEYS])
+        with in_part(first > 0):
+            stores.kv.set_many(partition, pairs[first : first + BULK_PAGE_KEYS])
 
 
 def staged_window(

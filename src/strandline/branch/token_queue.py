@@ -26,7 +26,6 @@ SWEEP_AFTER_S = 60
 SWEEP_AGAIN_AFTER_S = 600
 PRIVATE_AFTER_S = 3_600
 """Age at which a private token counts as left behind: nobody takes an hour to fill and attach one."""
-FORGET_AFTER_S = 86_400
 QUEUE_PAGE_ITEMS = 1_000
 DELETE_PAGE_KEYS = 5_000
 
@@ -106,9 +105,7 @@ def _sweep_item(stores: Stores, key: bytes, item: QueueItem, now: Microseconds) 
         stores.kv.delete(stores.records, key)
     elif not alive.intersection(item.tokens):
         stores.kv.set(stores.records, key, encode(replace(item, swept_at=now, condemned=True)))
-    elif _age_s(key, now) > FORGET_AFTER_S:
-        # the swap that would have dropped them never came; whoever drops them queues them again
-        stores.kv.delete(stores.records, key)
+    # else the swap that drops them may still come, however old the item is by this clock: it waits
     return deleted
 
 

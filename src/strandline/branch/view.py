@@ -41,7 +41,12 @@ Result = TypeVar("Result")
 
 
 def consistently(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch], Result]) -> Result:
-    """Do a read of the branch's layers until it is known to be valid.
+    """Do a read of the branch's layers until it is known to be valid."""
+    return consistently_seen(cell, branch_id, read)[0]
+
+
+def consistently_seen(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch], Result]) -> tuple[Result, Seen]:
+    """Like `consistently`, with the record that was read at the end.
 
     It is if the record was read from the store after the call began and the tokens on it are still on record at the
     end; or if it came from the cache and a fresh read at the end shows the same layers.
@@ -54,9 +59,9 @@ def consistently(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch],
             cell.sensor.saw_tokens(cell.name, seen.branch)
         now: Seen = cell.read(branch_id, shared=True)
         if now.branch.layers == seen.branch.layers:
-            return result
+            return result, now
         if is_fresh and set(seen.branch.tokens) <= set(now.branch.tokens):
-            return result
+            return result, now
         attempts.again()
         seen, is_fresh = now, True
 

@@ -12,7 +12,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv.pooled import ForkSafePool
-from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
+from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
 
 POOL_MAX_CONNECTIONS = 16
 POOL_TIMEOUT_S = 10.0
@@ -141,12 +141,14 @@ class PostgresStore(Store):
         for first in range(0, len(ordered), WRITE_BATCH_ROWS):
             batch = ordered[first : first + WRITE_BATCH_ROWS]
             columns = [key for key, _ in batch], [value for _, value in batch]
-            self._execute(_UPSERT, (partition, *columns), lambda cursor: None)
+            with in_part(first > 0):
+                self._execute(_UPSERT, (partition, *columns), lambda cursor: None)
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         ordered = sorted(keys)
         for first in range(0, len(ordered), WRITE_BATCH_ROWS):
-            self._execute(_DELETE, (partition, ordered[first : first + WRITE_BATCH_ROWS]), lambda cursor: None)
+            with in_part(first > 0):
+                self._execute(_DELETE, (partition, ordered[first : first + WRITE_BATCH_ROWS]), lambda cursor: None)
 
     def close(self) -> None:
         self._pool.close()

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv.pooled import ForkSafePool
-from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
+from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
 
 SOCKET_TIMEOUT_S = 10.0
 BATCH_KEYS = 1_000
@@ -159,12 +159,14 @@ class RedisStore(Store):
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         for first in range(0, len(pairs), BATCH_KEYS):
             flat = [part for pair in pairs[first : first + BATCH_KEYS] for part in pair]
-            self._eval(_SET, "unknown", partition, *flat)
+            with in_part(first > 0):
+                self._eval(_SET, "unknown", partition, *flat)
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         listed = list(keys)
         for first in range(0, len(listed), BATCH_KEYS):
-            self._eval(_DELETE, "unknown", partition, *listed[first : first + BATCH_KEYS])
+            with in_part(first > 0):
+                self._eval(_DELETE, "unknown", partition, *listed[first : first + BATCH_KEYS])
 
     def close(self) -> None:
         self._pool.close()

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
 from typing import Final, NamedTuple, Self
+
+from strandline.errors import StoreUnavailable
 
 PAGE_KEYS = 10_000
 """How many pairs a scan fetches at a time unless told otherwise."""
@@ -40,6 +43,19 @@ class Page(NamedTuple):
 
     keys: list[bytes]
     values: list[bytes]
+
+
+@contextmanager
+def in_part(some_are_done: bool) -> Iterator[None]:
+    """Let a failed part of a larger write say that the whole may have happened, if other parts did."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        if not some_are_done or error.happened == "unknown":
+            raise
+        raise StoreUnavailable(
+            error.what, happened="unknown", safe="A part of what was to be written was written.", next=error.next
+        ) from error
 
 
 class Store(ABC):
@@ -108,14 +124,20 @@ class Store(ABC):
         return [self.get(partition, key) for key in keys]
 
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        """Several sets with distinct keys, in no promised order; a failed call may have done some of them."""
-        for key, value in pairs:
-            self.set(partition, key, value)
+        """Several sets with distinct keys, in no promised order; a failed call may have done some of them.
+
+        Raises:
+            StoreUnavailable: `happened` is "no" only if none of them was done.
+        """
+        for at, (key, value) in enumerate(pairs):
+            with in_part(at > 0):
+                self.set(partition, key, value)
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
-        """Several deletes, in no promised order; a failed call may have done some of them."""
-        for key in keys:
-            self.delete(partition, key)
+        """Several deletes, in no promised order; a failed call may have done some of them, as in `set_many`."""
+        for at, key in enumerate(keys):
+            with in_part(at > 0):
+                self.delete(partition, key)
 
     def __enter__(self) -> Self:
         return self

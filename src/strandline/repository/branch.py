@@ -23,7 +23,7 @@ from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.reflog import read_moves
 from strandline.branch.reset import reset_all, reset_range
 from strandline.branch.staging import stage_many, stage_one
-from strandline.branch.view import Layers, consistently, uncommitted
+from strandline.branch.view import Layers, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError
 from strandline.ids import BranchId, CommitId, check_path, check_prefix, encoded
@@ -202,9 +202,10 @@ class Branch(Ref):
             return layers.find_staged(key) is not None or layers.find(path, key) is not None
 
         # the only case without a tombstone: no layer holds the path, and a fresh read shows the same layers
-        if not consistently(self._cell, self.branch_id, is_known):
+        known, seen = consistently_seen(self._cell, self.branch_id, is_known)
+        if not known:
             return False
-        stage_one(self._cell, self.branch_id, key, encode_staged(TOMBSTONE))
+        stage_one(self._cell, self.branch_id, key, encode_staged(TOMBSTONE), seen)
         self._staged_tombstones(1)
         return True
 

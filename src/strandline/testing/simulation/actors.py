@@ -79,7 +79,8 @@ class Actor:
             if isinstance(error, StoreUnavailable):
                 operation.status = "failed" if error.happened == "no" else "unknown"
             else:
-                operation.status = "unknown" if operation.error == "Contention" else "refused"
+                # a write that finds its branch deleted went there and is lost with it
+                operation.status = "unknown" if operation.error in ("Contention", "BranchGone") else "refused"
             if isinstance(error, BranchGone):
                 self.handles.pop(operation.branch, None)
         finally:
@@ -352,18 +353,31 @@ KINDS: dict[str, Callable[[Actor, str], None]] = {
     "create branch": create_branch,
     "protect": protect,
 }
-_READS = {"find": 3, "list": 2, "status": 1, "list committed": 1}
 ROLES: dict[str, dict[str, float]] = {
     "writer": {"put": 6, "delete": 3, "put many": 1, "delete many": 1, "find": 3, "list": 1},
     "mover": {"atomic put": 3, "rename": 3, "copy": 2, "delete prefix": 1, "list": 2},
     "creator": {"create": 4, "delete": 1, "find": 1},
-    "reader": _READS,
-    "committer": {"commit": 8, "list committed": 1},
-    "compactor": {"compact": 5, "list": 1},
-    "merger": {"merge": 3, "revert": 1, "cherry-pick": 1, "commit": 1},
-    "resetter": {"reset": 4, "hard reset": 1, "list": 1},
+    "reader": {"find": 3, "list": 2, "status": 1, "list committed": 1},
+    "committer": {"commit": 5, "put": 3, "list committed": 1},
+    "compactor": {"compact": 4, "put": 2, "list": 1},
+    "merger": {"merge": 4, "revert": 1, "cherry-pick": 2, "commit": 2, "put": 1},
+    "resetter": {"reset": 4, "hard reset": 2, "put": 2, "list": 1},
     "sweeper": {"sweep": 1},
     "collector": {"collect": 1},
-    "brancher": {"delete branch": 1, "create branch": 1, "put": 1, "find": 1},
+    "brancher": {"delete branch": 1, "create branch": 2, "put": 2, "find": 1},
     "protector": {"protect": 1, "put": 1},
 }
+SCENARIOS: dict[str, tuple[str, ...]] = {
+    "writes": ("writer", "writer", "committer", "committer", "reader", "reader"),
+    "compaction": ("writer", "committer", "committer", "compactor", "compactor", "reader"),
+    "moves": ("mover", "mover", "writer", "committer", "committer", "committer"),
+    "sweeps": ("writer", "mover", "committer", "committer", "sweeper", "sweeper", "reader"),
+    "heads": ("writer", "committer", "committer", "merger", "merger", "resetter"),
+    "resets": ("writer", "writer", "committer", "committer", "resetter", "resetter", "compactor"),
+    "branches": ("writer", "reader", "committer", "brancher", "merger", "sweeper"),
+    "garbage": ("writer", "committer", "committer", "resetter", "compactor", "collector", "collector"),
+    "conditions": ("creator", "creator", "creator", "committer", "compactor", "sweeper"),
+    "protection": ("writer", "committer", "protector", "mover"),
+    "everything": tuple(ROLES),
+}
+"""Who meets whom. Few kinds at a time meet more often than all at once."""

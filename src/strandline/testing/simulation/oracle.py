@@ -70,8 +70,16 @@ class _Creation:
 
 
 class Oracle:
-    def __init__(self, history: History) -> None:
+    """Judges a history.
+
+    Args:
+        one_instant: whether a page of a scan is of one instant, so that a listing is too. Where it is not, each path
+            of a listing is of an instant of its own.
+    """
+
+    def __init__(self, history: History, one_instant: bool = True) -> None:
         self.history = history
+        self.one_instant = one_instant
         self.creations = self._creations()
         self.by_commit = self._operations_by_commit()
         for op in history.operations:
@@ -199,6 +207,12 @@ class Oracle:
             why = half
         return why
 
+    def _shown(self, made: _Creation, seen: Listing, start: float, end: float) -> str:
+        """Whether a read may have shown this; empty if so, else why not."""
+        if self.one_instant:
+            return self._possible(made, seen, start, end)
+        return next(filter(None, (self._possible(made, {path: seen[path]}, start, end) for path in seen)), "")
+
     def _half(self, made: _Creation, seen: Listing, sources: dict[str, list[Effect]]) -> str:
         """An atomic operation that shows at one path and surely not yet at another."""
         for path, found in sources.items():
@@ -222,9 +236,11 @@ class Oracle:
         if op.status == "ok" and op.start > made.deleted and op.kind not in ("create branch", "delete branch"):
             yield Broken("nothing is written to a deleted branch", f"{op}, deleted at {made.deleted}")
         if op.seen is not None and op.status in ("ok", "refused"):
-            why = self._possible(made, op.seen, op.start, op.end)
+            why = self._shown(made, op.seen, op.start, op.end)
             if why:
-                yield Broken("a read shows what the branch held at an instant, acknowledged writes included", f"{op}: {why}")
+                yield Broken(
+                    "a read shows what the branch held at an instant, acknowledged writes included", f"{op}: {why}"
+                )
         if op.kind == "status" and op.status == "ok":
             yield from self._check_status(made, op)
         if op.kind == "commit":
@@ -240,7 +256,7 @@ class Oracle:
         whys = []
         for head in heads:
             shown = {**self.history.listings[head], **changes}
-            whys.append(self._possible(made, shown, op.start, op.end))
+            whys.append(self._shown(made, shown, op.start, op.end))
         if whys and all(whys):
             yield Broken("uncommitted changes are those of an instant", f"{op} showed {changes}: {whys[0]}")
 
@@ -249,12 +265,16 @@ class Oracle:
         if op.status == "ok" and op.result not in mine:
             yield Broken("a commit that was acknowledged is in the chain", f"{op} made {op.result}")
         if op.status in ("refused", "failed") and mine:
-            yield Broken("an operation with a lost reply says done, not done or unknown", f"{op}, but {mine[0]} is there")
+            yield Broken(
+                "an operation with a lost reply says done, not done or unknown", f"{op}, but {mine[0]} is there"
+            )
         for id in mine:
             why = self._possible(made, self.history.listings[id], op.start, op.end)
             if why:
                 held = self.history.listings[id]
-                yield Broken("a commit is one listing of the branch between its start and end", f"{op} has {held}: {why}")
+                yield Broken(
+                    "a commit is one listing of the branch between its start and end", f"{op} has {held}: {why}"
+                )
         if op.error == "NothingToCommit":
             heads = made.heads_between(op.start, op.end)
             whys = [self._possible(made, self.history.listings[head], op.start, op.end) for head in heads]
@@ -275,7 +295,9 @@ class Oracle:
             verb = after.moves[0].verb
             record = self.history.commits.get(after.head)
             if verb != "reset" and (record is None or record.parents[0] != before.head):
-                yield Broken("the commits of a branch form one chain", f"{verb} at {change.step}: {before.head} → {after.head}")
+                yield Broken(
+                    "the commits of a branch form one chain", f"{verb} at {change.step}: {before.head} → {after.head}"
+                )
             if (after.moves[0].before, after.moves[0].after) != (before.head, after.head):
                 yield Broken("the reflog has each move of the head", f"step {change.step}: {after.moves[0]}")
 
@@ -289,7 +311,11 @@ class Oracle:
 
     def _conditional_puts(self) -> Iterator[Broken]:
         for made in self.creations.values():
-            won = [op for op in self.history.operations if op.kind == "create" and op.status == "ok" and op.creation == made.id]
+            won = [
+                op
+                for op in self.history.operations
+                if op.kind == "create" and op.status == "ok" and op.creation == made.id
+            ]
             for first in won:
                 for second in won:
                     if first is second or first.start > second.start:
@@ -311,10 +337,16 @@ class Oracle:
         for rule in on:
             off = [op for op in ops if op.kind in ("unprotect", "protect") and op.start > rule.start]
             until = min((op.start for op in off), default=math.inf)
-            forbidden = {"stage": ("put", "delete many", "put many"), "commit": ("commit",), "read-only": ("put", "commit", "reset")}
+            forbidden = {
+                "stage": ("put", "delete many", "put many"),
+                "commit": ("commit",),
+                "read-only": ("put", "commit", "reset"),
+            }
             for op in ops:
                 named = op.kind in forbidden[rule.arguments["what"]] and op.branch == "main"
-                earlier = [o for o in ops if o.kind in ("unprotect", "protect") and o.start < rule.start and o.end > rule.start]
+                earlier = [
+                    o for o in ops if o.kind in ("unprotect", "protect") and o.start < rule.start and o.end > rule.start
+                ]
                 if named and op.status == "ok" and rule.end < op.start and op.end < until and not earlier:
                     yield Broken("what is protected is refused", f"{op} after {rule}")
 
@@ -323,12 +355,8 @@ def _is_seal(change: RecordChange) -> bool:
     before, after = change.before, change.after
     if before is None or after is None:
         return False
-    return (before.head, before.compacted, before.content_epoch, before.attaches) == (
-        after.head,
-        after.compacted,
-        after.content_epoch,
-        after.attaches,
-    )
+    same = (before.head, before.compacted, before.attaches) == (after.head, after.compacted, after.attaches)
+    return same and set(before.tokens) <= set(after.tokens)
 
 
 def transition(before: Branch | None, after: Branch | None, operation: Operation | None) -> str:

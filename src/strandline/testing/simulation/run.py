@@ -13,7 +13,7 @@ from unittest.mock import patch
 from strandline.branch.record import LayersMoved
 from strandline.errors import NothingToCommit, StrandlineError
 from strandline.repository.repository import Repository
-from strandline.testing.simulation.actors import ROLES, Actor, listing
+from strandline.testing.simulation.actors import SCENARIOS, Actor, listing
 from strandline.testing.simulation.collector import referred_files
 from strandline.testing.simulation.history import Operation
 from strandline.testing.simulation.oracle import Broken, Oracle, transition
@@ -21,7 +21,6 @@ from strandline.testing.simulation.scheduler import Endless, Faults, Scheduler
 from strandline.testing.simulation.trace import readable
 from strandline.testing.simulation.world import DAY_US, World, partitions_with, seeded_ids
 
-ALWAYS = ("writer", "committer")
 MAX_ACTORS = 6
 MAX_OPERATIONS = 40
 """Of all actors together: small histories collide as well as large ones, and there is time for more of them."""
@@ -52,7 +51,7 @@ def simulate(seed: int) -> Outcome:
     """Run one schedule and judge its history."""
     reached: Counter[str] = Counter()
     rnd = Random(seed)
-    scheduler = Scheduler(seed, _faults(rnd), stickiness=rnd.choice((0.0, 0.5, 0.8, 0.95)))
+    scheduler = Scheduler(seed, _faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95)), tears_scans=rnd.random() < 0.3)
     with seeded_ids(seed), _instruments(reached, scheduler):
         world = World(scheduler)
         plan(world, rnd)
@@ -93,10 +92,9 @@ def _faults(rnd: Random) -> Faults:
 
 
 def plan(world: World, rnd: Random) -> None:
-    """Who takes part: always a writer and a committer, then a mix that the seed picks."""
-    others = [role for role in ROLES if role not in ALWAYS]
-    favoured = rnd.sample(others, rnd.randrange(1, 4))  # few kinds at a time meet more often than all at once
-    roles = [*ALWAYS, *(rnd.choice((*favoured, *ALWAYS)) for _ in range(rnd.randrange(1, MAX_ACTORS - 1)))]
+    """Who takes part: some of a scenario that the seed picks."""
+    scenario = rnd.choice(sorted(SCENARIOS))
+    roles = [rnd.choice(SCENARIOS[scenario]) for _ in range(rnd.randrange(3, MAX_ACTORS + 1))]
     steps = MAX_OPERATIONS // len(roles)
     with_work = rnd.random() < 0.7
     if with_work:
@@ -165,7 +163,7 @@ def last_look(world: World) -> list[Broken]:
     broken = _read_and_commit(world, repo)
     if world.missing:
         return [*broken, Broken("nothing that is referred to is missing", world.missing[0])]
-    broken += Oracle(world.history).check()
+    broken += Oracle(world.history, one_instant=not world.scheduler.tears_scans).check()
     missing = referred_files(world, repo) - set(world.blobs.blobs)
     if missing:
         broken.append(Broken("nothing that is referred to is missing", ", ".join(sorted(missing))))

@@ -14,6 +14,10 @@ MAX_STEPS = 30_000
 """A schedule that takes longer than this does not end by itself."""
 
 
+REPLY_TAKES_TIME = 0.25
+"""How often others may go between the effect of a call and the moment when its caller knows."""
+
+
 class Fate(Enum):
     """What becomes of a call to a store."""
 
@@ -104,12 +108,14 @@ class Scheduler:
 
     Attributes:
         step: counts the steps; the time of everything in a history.
+        tears_scans: whether others may go while a page of a scan is read, as stores without snapshots have it.
         stickiness: the probability that a task goes on after a step: some bugs need a task to be left alone for long.
     """
 
     seed: int
     faults: Faults = field(default_factory=Faults)
     stickiness: float = 0.5
+    tears_scans: bool = False
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
@@ -235,6 +241,11 @@ class Scheduler:
                 return fate if is_write or fate is Fate.NOT_DONE else Fate.DONE
             rolled -= rate
         return Fate.DONE
+
+    def reply(self) -> None:
+        """The answer of a call is on its way: others may go before the caller has it."""
+        if self.random.random() < REPLY_TAKES_TIME:
+            self.switch()
 
     def kill(self, process: Process) -> None:
         process.is_dead = True

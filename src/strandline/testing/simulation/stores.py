@@ -10,7 +10,7 @@ from typing import BinaryIO
 from strandline.blob.store import BlobExists, BlobInfo, BlobNotFound, BlobStore, PutMode
 from strandline.errors import StoreUnavailable
 from strandline.kv.memory import MemoryStore
-from strandline.kv.store import PAGE_KEYS, Page, Predicate, PredicateFailed, Store
+from strandline.kv.store import PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
 from strandline.testing.simulation.scheduler import Fate, Scheduler
 
 TORN = 0.3
@@ -40,19 +40,21 @@ class WatchedStore(MemoryStore):
 
 @dataclass
 class SimulatedStore(Store):
-    """Promises what `Store` promises and nothing more: scans are no snapshots, bulk writes come in parts."""
+    """Promises what `Store` promises and nothing more: bulk writes come in parts, and in some seeds scans too."""
 
     shared: MemoryStore
     scheduler: Scheduler
 
     def get(self, partition: bytes, key: bytes) -> bytes | None:
         self._read("get", partition, key)
-        return self.shared.get(partition, key)
+        value = self.shared.get(partition, key)
+        self.scheduler.reply()
+        return value
 
     def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         self._read("scan", partition, start)
         page = self.shared.scan_page(partition, start, end, limit)
-        if len(page.keys) < 2 or self.scheduler.random.random() > TORN:
+        if not self.scheduler.tears_scans or len(page.keys) < 2 or self.scheduler.random.random() > TORN:
             return page
         at = self.scheduler.random.randrange(1, len(page.keys))
         middle = page.keys[at]
@@ -70,12 +72,16 @@ class SimulatedStore(Store):
         self._write("delete", partition, (key,), lambda: self.shared.delete(partition, key))
 
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        for part in self._parts(list(pairs)):
-            self._write("set many", partition, tuple(part), lambda part=part: self.shared.set_many(partition, part))  # type: ignore[misc]
+        for at, part in enumerate(self._parts(list(pairs))):
+            with in_part(at > 0):
+                self._write("set many", partition, tuple(part), lambda part=part: self.shared.set_many(partition, part))  # type: ignore[misc]
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
-        for part in self._parts(list(keys)):
-            self._write("delete many", partition, tuple(part), lambda part=part: self.shared.delete_many(partition, part))  # type: ignore[misc]
+        for at, part in enumerate(self._parts(list(keys))):
+            with in_part(at > 0):
+                self._write(
+                    "delete many", partition, tuple(part), lambda part=part: self.shared.delete_many(partition, part)
+                )  # type: ignore[misc]
 
     def close(self) -> None:
         pass
@@ -104,9 +110,11 @@ class SimulatedStore(Store):
             effect()
         except PredicateFailed:
             scheduler.trace[-1].what = "swap lost"
+            scheduler.reply()
             if fate is Fate.LOST:
                 raise _unavailable(what, "unknown") from None
             raise
+        scheduler.reply()
         if fate is Fate.LOST:
             raise _unavailable(what, "unknown")
 

@@ -110,9 +110,7 @@ def seeded_ids(seed: int) -> Iterator[None]:
 def _empty() -> tuple[dict[bytes, dict[bytes, bytes]], dict[str, bytes]]:
     """A new repository, as the stores hold it."""
     kv, blobs = MemoryStore(), SharedBlobs()
-    record = RepositoryRecord(
-        id=REPOSITORY_ID, name=NAME, namespace=NAME, default_branch="main", created_at=START_US
-    )
+    record = RepositoryRecord(id=REPOSITORY_ID, name=NAME, namespace=NAME, default_branch="main", created_at=START_US)
     clock = ManualClock()
     with seeded_ids(0):
         create_repository(

@@ -1,0 +1,77 @@
+"""`python -m strandline.testing.simulation`: run seeds, in several processes; or one, with its trace."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+from strandline.testing.simulation.run import simulate
+
+BATCH_SEEDS = 50
+Batch = tuple[int, Counter[str], int, list[tuple[int, str]]]
+
+
+def run_batch(first: int, count: int) -> Batch:
+    """Run some seeds: how many, what they reached, how many steps, and the first promise that each bad one broke."""
+    reached: Counter[str] = Counter()
+    steps = 0
+    broken = []
+    for seed in range(first, first + count):
+        outcome = simulate(seed)
+        reached.update(outcome.reached)
+        steps += outcome.steps
+        if outcome.broken:
+            broken.append((seed, str(outcome.broken[0])))
+    return count, reached, steps, broken
+
+
+def run_batches(first: int, seeds: int, jobs: int) -> Iterator[Batch]:
+    starts = range(first, first + seeds, BATCH_SEEDS)
+    sizes = [min(BATCH_SEEDS, first + seeds - start) for start in starts]
+    if jobs == 1:
+        yield from itertools.starmap(run_batch, zip(starts, sizes, strict=True))
+        return
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(run_batch, starts, sizes)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m strandline.testing.simulation", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--until-broken", action="store_true", help="stop at the first broken promise")
+    parser.add_argument("--seed", type=int, help="run this one seed and show its interleaving")
+    chosen = parser.parse_args(arguments)
+    if chosen.seed is not None:
+        outcome = simulate(chosen.seed)
+        print(outcome.trace())
+        return 1 if outcome.broken else 0
+    started, done, steps = time.monotonic(), 0, 0
+    reached: Counter[str] = Counter()
+    failed: list[tuple[int, str]] = []
+    for count, more, taken, broken in run_batches(chosen.first, chosen.seeds, chosen.jobs):
+        done, steps = done + count, steps + taken
+        reached.update(more)
+        failed += broken
+        for seed, what in broken:
+            print(f"seed {seed} breaks: {what}", flush=True)
+        if broken and chosen.until_broken:
+            print(f"caught after {broken[0][0] - chosen.first + 1} seeds in {time.monotonic() - started:.1f} s")
+            return 1
+    took = time.monotonic() - started
+    print(f"{done:,} seeds from {chosen.first:,}, {steps:,} steps, {took:.0f} s; {len(failed)} break a promise")
+    for what, count in sorted(reached.items()):
+        print(f"{count:12,}  {what}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
