@@ -48,6 +48,8 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
         restored = (part.as_changes() for part in diff(stores.trees, kept, head, start, end))
         tree = apply(stores.trees, kept, chain(restored)).tree
         compacted = None if tree.id == head.id else tree.ref
+        if not branch.sealed_tokens and compacted == branch.compacted:
+            return  # somebody took or discarded everything meanwhile: no reason to make others compute again
         now = cell.read(branch_id)
         refuse_read_only(now.branch, cell.name)
         try:

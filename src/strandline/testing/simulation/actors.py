@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from random import Random
 
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
@@ -35,7 +36,7 @@ class Actor:
 
     def run(self) -> None:
         kinds, weights = zip(*ROLES[self.role].items(), strict=True)
-        for _ in range(self.steps):
+        for _ in range(self.steps * EAGERNESS.get(self.role, 1)):
             kind = self.rnd.choices(kinds, weights)[0]
             try:
                 KINDS[kind](self, kind)
@@ -43,7 +44,7 @@ class Actor:
                 continue  # while it looked for the branch
 
     @property
-    def rnd(self):  # type: ignore[no-untyped-def]
+    def rnd(self) -> Random:
         return self.world.scheduler.random
 
     def branch(self, name: str | None = None) -> Branch:
@@ -55,7 +56,11 @@ class Actor:
         return self.handles[name]
 
     def path(self) -> str:
-        return self.rnd.choice(PATHS)
+        return self.rnd.choice(self.world.paths)
+
+    def some_paths(self, least: int) -> list[str]:
+        paths = self.world.paths
+        return self.rnd.sample(paths, min(len(paths), self.rnd.randrange(least, least + 2)))
 
     def begin(self, kind: str, branch: str, creation: str, **arguments: object) -> Operation:
         history = self.world.history
@@ -109,7 +114,7 @@ def put(actor: Actor, kind: str) -> None:
 
 
 def put_many(actor: Actor, kind: str) -> None:
-    paths = actor.rnd.sample(PATHS, actor.rnd.randrange(2, 4))
+    paths = actor.some_paths(2)
     branch, op = _on(actor, kind, paths=",".join(paths))
     op.values = dict.fromkeys(paths, op.value)
     entries = [(path, _entry(op.value)) for path in paths]
@@ -117,7 +122,7 @@ def put_many(actor: Actor, kind: str) -> None:
 
 
 def delete(actor: Actor, kind: str) -> None:
-    branch, op = _on(actor, kind, path=actor.rnd.choice((*PATHS, CREATED)))
+    branch, op = _on(actor, kind, path=actor.rnd.choice((*actor.world.paths, CREATED)))
     path = op.arguments["path"]
     op.values = {path: None}
 
@@ -129,7 +134,7 @@ def delete(actor: Actor, kind: str) -> None:
 
 
 def delete_many(actor: Actor, kind: str) -> None:
-    paths = actor.rnd.sample(PATHS, 2)
+    paths = actor.some_paths(1)
     branch, op = _on(actor, kind, paths=",".join(paths))
     op.values = dict.fromkeys(paths)
     actor.finish(op, lambda: branch.delete_many(paths))
@@ -226,14 +231,20 @@ def status(actor: Actor, kind: str) -> None:
 
 
 def commit(actor: Actor, kind: str) -> None:
-    empty = actor.rnd.random() < 0.1
-    branch, op = _on(actor, kind, allow_empty=empty)
+    _commit(actor, actor.branch(), actor.rnd.random() < 0.1)
+
+
+def _commit(actor: Actor, branch: Branch, empty: bool) -> None:
+    op = actor.begin("commit", branch.name, branch.branch_id, allow_empty=empty)
     actor.finish(op, lambda: branch.commit(op.value, allow_empty=empty).id)
 
 
 def merge(actor: Actor, kind: str) -> None:
     into, source = actor.rnd.sample(("main", "work"), 2)
     branch = actor.branch(into)
+    if actor.rnd.random() < 0.7:  # else there is seldom something to merge, and often something in the way
+        _commit(actor, actor.branch(source), False)
+        _commit(actor, branch, False)
     strategy = actor.rnd.choice((None, "source-wins", "dest-wins"))
     op = actor.begin(kind, into, branch.branch_id, source=source, strategy=strategy)
     actor.finish(op, lambda: branch.merge(source, op.value, strategy=strategy).id)
@@ -247,6 +258,8 @@ def revert(actor: Actor, kind: str) -> None:
 def cherry_pick(actor: Actor, kind: str) -> None:
     into, source = actor.rnd.sample(("main", "work"), 2)
     branch = actor.branch(into)
+    if actor.rnd.random() < 0.7:
+        _commit(actor, branch, False)
     op = actor.begin(kind, into, branch.branch_id, commit=source)
     actor.finish(op, lambda: branch.cherry_pick(source, op.value, parent=1).id)
 
@@ -281,6 +294,7 @@ def compact(actor: Actor, kind: str) -> None:
 
 
 def sweep(actor: Actor, kind: str) -> None:
+    actor.world.scheduler.sleep(actor.rnd.randrange(8))
     op = actor.begin(kind, "", "")
     # never the second sweep of a token, which in a real lake waits for late writers
     actor.finish(op, lambda: actor.repo.sweep(after_s=0, again_after_s=1e12, private_after_s=0))
@@ -367,10 +381,13 @@ ROLES: dict[str, dict[str, float]] = {
     "brancher": {"delete branch": 1, "create branch": 2, "put": 2, "find": 1},
     "protector": {"protect": 1, "put": 1},
 }
+EAGERNESS = {"sweeper": 5, "collector": 2}
+"""Roles that take more steps than others, since most of theirs find nothing to do."""
 SCENARIOS: dict[str, tuple[str, ...]] = {
+    "threads": ("writer", "writer", "reader", "committer", "committer"),
     "writes": ("writer", "writer", "committer", "committer", "reader", "reader"),
     "compaction": ("writer", "committer", "committer", "compactor", "compactor", "reader"),
-    "moves": ("mover", "mover", "writer", "committer", "committer", "committer"),
+    "moves": ("mover", "mover", "mover", "committer", "committer", "committer"),
     "sweeps": ("writer", "mover", "committer", "committer", "sweeper", "sweeper", "reader"),
     "heads": ("writer", "committer", "committer", "merger", "merger", "resetter"),
     "resets": ("writer", "writer", "committer", "committer", "resetter", "resetter", "compactor"),

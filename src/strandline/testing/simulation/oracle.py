@@ -318,15 +318,15 @@ class Oracle:
             ]
             for first in won:
                 for second in won:
-                    if first is second or first.start > second.start:
+                    if first is second or first.number > second.number:
                         continue
                     between = [
                         effect
                         for effect in made.effects[CREATED]
                         if effect.operation is not None
                         and (effect.operation.kind != "create" or not effect.is_certain)
-                        and effect.end >= first.start
-                        and effect.start <= second.end
+                        and effect.end >= min(first.start, second.start)
+                        and effect.start <= max(first.end, second.end)
                     ]
                     if not between:
                         yield Broken("of several conditional puts one succeeds", f"{first} and {second}")
@@ -355,8 +355,8 @@ def _is_seal(change: RecordChange) -> bool:
     before, after = change.before, change.after
     if before is None or after is None:
         return False
-    same = (before.head, before.compacted, before.attaches) == (after.head, after.compacted, after.attaches)
-    return same and set(before.tokens) <= set(after.tokens)
+    layers = [(it.head, it.compacted, it.attaches, it.content_epoch) for it in (before, after)]
+    return layers[0] == layers[1] and set(before.tokens) <= set(after.tokens)
 
 
 def transition(before: Branch | None, after: Branch | None, operation: Operation | None) -> str:
@@ -370,12 +370,12 @@ def transition(before: Branch | None, after: Branch | None, operation: Operation
     if before.attaches != after.attaches:
         return "attach on top" if before.staging_token != after.staging_token else "attach"
     if before.content_epoch != after.content_epoch:
-        kind = operation.kind if operation else "late"
+        kind = operation.kind if operation else "commit"
         if not after.sealed_tokens and before.staging_token != after.staging_token:
             return "reset of all"
         return {"compact": "compaction", "background compaction": "compaction", "reset": "reset of a range"}.get(
-            kind, "fold of what changes nothing" if kind == "commit" else f"fold by {kind}"
+            kind, "hard reset to the same head" if kind == "hard reset" else "fold of what changes nothing"
         )
     if before.compaction_started != after.compaction_started:
         return "claim of a compaction"
-    return "seal" if before.staging_token != after.staging_token else "other"
+    return "seal" if before.staging_token != after.staging_token else "rewritten as it was"

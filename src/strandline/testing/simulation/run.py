@@ -15,7 +15,7 @@ from strandline.errors import NothingToCommit, StrandlineError
 from strandline.repository.repository import Repository
 from strandline.testing.simulation.actors import SCENARIOS, Actor, listing
 from strandline.testing.simulation.collector import referred_files
-from strandline.testing.simulation.history import Operation
+from strandline.testing.simulation.history import PATHS, Operation
 from strandline.testing.simulation.oracle import Broken, Oracle, transition
 from strandline.testing.simulation.scheduler import Endless, Faults, Scheduler
 from strandline.testing.simulation.trace import readable
@@ -81,13 +81,13 @@ def simulate(seed: int) -> Outcome:
 
 def _faults(rnd: Random) -> Faults:
     """None, some, or many: most bugs need few, and too many end every operation early."""
-    scale = rnd.choice((0, 0, 1, 1, 3))
+    scale = rnd.choice((0, 1, 1, 3))
     return Faults(
         not_done=0.002 * scale,
         lost=0.006 * scale,
         late=0.004 * scale,
         killed=0.0015 * scale,
-        stalled=rnd.choice((0.0, 0.02, 0.06)),
+        stalled=rnd.choice((0.0, 0.03, 0.1)),
     )
 
 
@@ -95,13 +95,14 @@ def plan(world: World, rnd: Random) -> None:
     """Who takes part: some of a scenario that the seed picks."""
     scenario = rnd.choice(sorted(SCENARIOS))
     roles = [rnd.choice(SCENARIOS[scenario]) for _ in range(rnd.randrange(3, MAX_ACTORS + 1))]
+    world.paths = tuple(rnd.sample(PATHS, rnd.choice((2, 2, 3, 4))))
     steps = MAX_OPERATIONS // len(roles)
     with_work = rnd.random() < 0.7
     if with_work:
         world.outside().create_branch("work")
     last: Actor | None = None
     for number, role in enumerate(roles):
-        if last is not None and rnd.random() < 0.25:
+        if last is not None and rnd.random() < (0.8 if scenario == "threads" else 0.2):
             process, repo = last.process, last.repo  # two threads of one process
         else:
             process, repo = world.process(f"p{number}", _clock(rnd))

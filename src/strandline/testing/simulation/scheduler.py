@@ -14,8 +14,16 @@ MAX_STEPS = 30_000
 """A schedule that takes longer than this does not end by itself."""
 
 
-REPLY_TAKES_TIME = 0.25
+REPLY_TAKES_TIME = 0.4
 """How often others may go between the effect of a call and the moment when its caller knows."""
+
+
+WINDOWS = {"swap": 4.0, "scan": 3.0, "set": 2.0, "set many": 2.0}
+"""How much more often than others a task is held up before a call of a kind: what it knows grows old before it acts."""
+
+
+SWAPS_LOSE = 4.0
+"""How much more often than others the reply to a swap is lost: most of the protocol is about these."""
 
 
 class Fate(Enum):
@@ -124,7 +132,7 @@ class Scheduler:
         self.trace: list[Line] = []
         self.errors: list[tuple[Task, BaseException]] = []
         self._late: list[tuple[int, Callable[[], None]]] = []
-        self._hub: Any = None
+        self._hub: Any = getcurrent()
         self._current: Task | None = None
 
     @property
@@ -143,7 +151,7 @@ class Scheduler:
             except Exception as error:
                 self.errors.append((task, error))
 
-        task.greenlet = greenlet(run)
+        task.greenlet = greenlet(run, parent=self._hub)  # which goes on when it ends
         self.tasks.append(task)
         return task
 
@@ -153,7 +161,6 @@ class Scheduler:
         Raises:
             Endless: some never end.
         """
-        self._hub = getcurrent()
         chosen: Task | None = None
         while True:
             self._land(self.step)
@@ -220,15 +227,15 @@ class Scheduler:
         """
         task = self.current
         rolled = self.random.random()
-        if rolled < self.faults.stalled:
+        if rolled < self.faults.stalled * WINDOWS.get(what, 0.5):
             task.wakes_at = self.step + self.random.randrange(5, 200)
         self.switch()
         self.step += 1
-        fate = self._fate(is_write)
+        fate = self._fate(what, is_write)
         self.trace.append(Line(self.step, task.name, what, details, fate))
         return fate
 
-    def _fate(self, is_write: bool) -> Fate:
+    def _fate(self, what: str, is_write: bool) -> Fate:
         faults, rolled = self.faults, self.random.random()
         if rolled < faults.killed:
             self.kill(self.current.process)
@@ -236,7 +243,9 @@ class Scheduler:
                 return Fate.DONE  # the effect, and then the end
             raise Killed
         rolled -= faults.killed
-        for fate, rate in ((Fate.NOT_DONE, faults.not_done), (Fate.LOST, faults.lost), (Fate.LATE, faults.late)):
+        lossy = SWAPS_LOSE if what == "swap" else 1.0
+        rates = (faults.not_done, faults.lost * lossy, faults.late * lossy)
+        for fate, rate in zip((Fate.NOT_DONE, Fate.LOST, Fate.LATE), rates, strict=True):
             if rolled < rate:
                 return fate if is_write or fate is Fate.NOT_DONE else Fate.DONE
             rolled -= rate
@@ -244,8 +253,15 @@ class Scheduler:
 
     def reply(self) -> None:
         """The answer of a call is on its way: others may go before the caller has it."""
-        if self.random.random() < REPLY_TAKES_TIME:
+        rolled = self.random.random()
+        if rolled < REPLY_TAKES_TIME:
+            if rolled < self.faults.stalled * 3:
+                self.current.wakes_at = self.step + self.random.randrange(5, 60)
             self.switch()
+
+    def time_out(self) -> None:
+        """A reply never comes: the caller waits for it in vain, and others have much time."""
+        self.sleep(self.random.randrange(5, 100))
 
     def kill(self, process: Process) -> None:
         process.is_dead = True

@@ -105,6 +105,7 @@ class SimulatedStore(Store):
             raise _unavailable(what, "no")
         if fate is Fate.LATE:
             scheduler.later(lambda: _quietly(effect))
+            scheduler.time_out()
             raise _unavailable(what, "unknown")
         try:
             effect()
@@ -116,6 +117,7 @@ class SimulatedStore(Store):
             raise
         scheduler.reply()
         if fate is Fate.LOST:
+            scheduler.time_out()
             raise _unavailable(what, "unknown")
 
 

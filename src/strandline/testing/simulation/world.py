@@ -31,7 +31,8 @@ from strandline.tree.store import TreeStore
 
 NAME = "simulated"
 REPOSITORY_ID = RepositoryId("r" * 20)
-STEP_US = 1_000
+STEP_US = 50_000
+"""A step takes as long as a slow store: what a process remembers gets too old within a schedule."""
 CACHE_MAX_BYTES = 1 << 22
 DAY_US = 86_400_000_000
 
@@ -55,7 +56,7 @@ class SimulatedClock:
         return START_US + self._scheduler.step * STEP_US + wrong
 
     def sleep(self, seconds: float) -> None:
-        self._scheduler.sleep(1 + round(seconds * 1_000_000 / STEP_US / 10))
+        self._scheduler.sleep(1 + round(seconds * 200))
 
     def event(self) -> Event:
         return SimulatedEvent(self._scheduler)
@@ -137,6 +138,7 @@ class World:
             self.kv.set_many(partition, list(values.items()))
         self.blobs.blobs.update(blobs)
         self.cores: list[RepositoryCore] = []
+        self.paths: tuple[str, ...] = PATHS
         self.missing: list[str] = []
         self._looking = self.outside()._core
 
