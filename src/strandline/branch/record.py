@@ -7,13 +7,14 @@ compare-and-swap by `strandline.branch.cell`. Nothing in this file does I/O.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from enum import Enum
 from typing import Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from strandline.clock import Microseconds
+from strandline.clock import Microseconds, from_us
 from strandline.errors import BranchProtected, RepositoryReadOnly
 from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.tree.store import TreeRef
@@ -54,6 +55,10 @@ class HeadMove(msgspec.Struct, frozen=True, array_like=True):
     by: str
     before: CommitId | Literal[""]
     after: CommitId
+
+    @property
+    def at(self) -> datetime:
+        return from_us(self.at_us)
 
 
 class Why(msgspec.Struct, frozen=True):

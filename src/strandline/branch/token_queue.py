@@ -94,6 +94,12 @@ def sweep(
     return deleted
 
 
+def queued_tokens(stores: Stores) -> int:
+    """How many tokens wait to be swept."""
+    items = stores.kv.scan(stores.records, KEY_PREFIX, KEY_PREFIX[:-1] + b"0")
+    return sum(len(decode(QueueItem, value, "the token queue").tokens) for _, value in items)
+
+
 def _sweep_item(stores: Stores, key: bytes, item: QueueItem, now: Microseconds) -> int:
     if item.kind == "private" and item.swept_at is None:
         stores.kv.set(stores.records, key, encode(replace(item, condemned=True)))

@@ -10,7 +10,14 @@ from typing import Any
 import typer
 
 import strandline
-from strandline.cli import history_commands, lake_commands, object_commands, ref_commands, repo_commands
+from strandline.cli import (
+    history_commands,
+    lake_commands,
+    object_commands,
+    ref_commands,
+    repo_commands,
+    upkeep_commands,
+)
 from strandline.cli.output import Output
 from strandline.errors import StrandlineError
 
@@ -38,6 +45,9 @@ for command in (
     history_commands.diff,
     history_commands.merge,
     history_commands.revert,
+    upkeep_commands.compact,
+    upkeep_commands.reflog,
+    upkeep_commands.fsck,
 ):
     app.command()(command)
 

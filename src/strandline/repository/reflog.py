@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from strandline.branch.record import HeadMove
-from strandline.clock import from_us
 from strandline.repository.results import Results
 
 
@@ -35,4 +34,4 @@ class Reflog(Results[HeadMove]):
         )
 
     def _cells(self, row: HeadMove) -> tuple[object, ...]:
-        return from_us(row.at_us), row.verb, row.by, row.before[:12], row.after[:12]
+        return row.at, row.verb, row.by, row.before[:12], row.after[:12]

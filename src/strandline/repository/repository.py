@@ -32,6 +32,7 @@ from strandline.repository.branches import (
     repository_record,
 )
 from strandline.repository.core import RepositoryCore
+from strandline.repository.fsck import Audit, fsck
 from strandline.repository.history import merge_base
 from strandline.repository.record import (
     DEFAULT_PROTECTION,
@@ -261,6 +262,16 @@ class Repository:
     ) -> int:
         """Delete the staged entries of tokens that left their branch long enough ago; returns their number."""
         return sweep(self._core.stores, after_s=after_s, again_after_s=again_after_s, private_after_s=private_after_s)
+
+    def fsck(self, progress: Callable[[], object] = lambda: None) -> Audit:
+        """Check that everything the repository refers to is there and whole, and count what nobody refers to.
+
+        Reads all metadata, changes nothing, and may run while others work.
+
+        Args:
+            progress: called after each range of metadata.
+        """
+        return fsck(self._core, progress)
 
 
 def _with_rules(settings: RepositoryRecord, name: str, branch: BranchRecord) -> BranchRecord:

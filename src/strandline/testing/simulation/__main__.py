@@ -11,6 +11,7 @@ from collections import Counter
 from strandline.testing.simulation.batches import run_batches
 from strandline.testing.simulation.run import simulate
 
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m strandline.testing.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1_000, help="how many")

@@ -12,6 +12,7 @@ from random import Random
 
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
+from strandline.repository.merging import MergeStrategy
 from strandline.repository.repository import Repository
 from strandline.testing.simulation.collector import collect_garbage
 from strandline.testing.simulation.history import CREATED, PATHS, Listing, Operation
@@ -230,7 +231,7 @@ def status(actor: Actor, kind: str) -> None:
 # --- heads ------------------------------------------------------------------------------------------------------------
 
 
-def commit(actor: Actor, kind: str) -> None:
+def commit(actor: Actor, _kind: str) -> None:
     _commit(actor, actor.branch(), actor.rnd.random() < 0.1)
 
 
@@ -245,7 +246,8 @@ def merge(actor: Actor, kind: str) -> None:
     if actor.rnd.random() < 0.7:  # else there is seldom something to merge, and often something in the way
         _commit(actor, actor.branch(source), False)
         _commit(actor, branch, False)
-    strategy = actor.rnd.choice((None, "source-wins", "dest-wins"))
+    strategies: tuple[MergeStrategy, ...] = (None, "source-wins", "dest-wins")
+    strategy = actor.rnd.choice(strategies)
     op = actor.begin(kind, into, branch.branch_id, source=source, strategy=strategy)
     actor.finish(op, lambda: branch.merge(source, op.value, strategy=strategy).id)
 
@@ -389,7 +391,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "compaction": ("writer", "committer", "committer", "compactor", "compactor", "reader"),
     "moves": ("mover", "mover", "mover", "committer", "committer", "committer"),
     "sweeps": ("writer", "mover", "committer", "committer", "sweeper", "sweeper", "reader"),
-    "heads": ("writer", "committer", "committer", "merger", "merger", "resetter"),
+    "heads": ("writer", "committer", "committer", "merger", "merger"),
     "resets": ("writer", "writer", "committer", "committer", "resetter", "resetter", "compactor"),
     "branches": ("writer", "reader", "committer", "brancher", "merger", "sweeper"),
     "garbage": ("writer", "committer", "committer", "resetter", "compactor", "collector", "collector"),
@@ -398,3 +400,5 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "everything": tuple(ROLES),
 }
 """Who meets whom. Few kinds at a time meet more often than all at once."""
+OFTEN = ("heads", "resets", "moves", "sweeps", "threads")
+"""Scenarios whose bugs need the longest coincidences."""

@@ -53,22 +53,22 @@ def referred_files(world: World, repo: Repository) -> set[str]:
                 trees.add(record.compacted)
         elif isinstance(record, Tag):
             heads.append(record.commit)
-    for cell in (cell for core in world.cores for cell in core.cells.values() if cell._last):
-        heads.append(cell._last.branch.head)
-        if cell._last.branch.compacted:
-            trees.add(cell._last.branch.compacted)
-    trees.update(_trees_of(world, repo, heads))
+    for seen in (cell._last for core in world.cores for cell in core.cells.values()):
+        if seen is not None:
+            heads.append(seen.branch.head)
+            trees.update([seen.branch.compacted] if seen.branch.compacted else [])
+    trees.update(_trees_of(world, heads))
     files: set[str] = set()
     for ref in trees - {EMPTY.ref}:
-        key = f"{METARANGES_FOLDER}/{ref}.parquet"
-        files.add(key)
-        body = world.blobs.blobs.get(key)
+        file = f"{METARANGES_FOLDER}/{ref}.parquet"
+        files.add(file)
+        body = world.blobs.blobs.get(file)
         if body is not None:
             files.update(info.address for info in read_ranges(body, id_of(ref)))
     return files
 
 
-def _trees_of(world: World, repo: Repository, heads: Iterable[CommitId]) -> set[str]:
+def _trees_of(world: World, heads: Iterable[CommitId]) -> set[str]:
     outside = world.outside()._core.commits
     found: dict[CommitId, str] = {}
     waiting = list(heads)

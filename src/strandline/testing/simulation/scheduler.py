@@ -14,7 +14,7 @@ MAX_STEPS = 30_000
 """A schedule that takes longer than this does not end by itself."""
 
 
-REPLY_TAKES_TIME = 0.4
+REPLY_TAKES_TIME = 0.25
 """How often others may go between the effect of a call and the moment when its caller knows."""
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO
+from functools import partial
+from typing import BinaryIO, TypeVar
 
 from strandline.blob.store import BlobExists, BlobInfo, BlobNotFound, BlobStore, PutMode
 from strandline.errors import StoreUnavailable
@@ -13,6 +14,7 @@ from strandline.kv.memory import MemoryStore
 from strandline.kv.store import PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
 from strandline.testing.simulation.scheduler import Fate, Scheduler
 
+Item = TypeVar("Item")
 TORN = 0.3
 """The probability that others go between two parts of a call that is not atomic: a bulk write, a scan."""
 
@@ -74,19 +76,17 @@ class SimulatedStore(Store):
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         for at, part in enumerate(self._parts(list(pairs))):
             with in_part(at > 0):
-                self._write("set many", partition, tuple(part), lambda part=part: self.shared.set_many(partition, part))  # type: ignore[misc]
+                self._write("set many", partition, part, partial(self.shared.set_many, partition, part))
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         for at, part in enumerate(self._parts(list(keys))):
             with in_part(at > 0):
-                self._write(
-                    "delete many", partition, tuple(part), lambda part=part: self.shared.delete_many(partition, part)
-                )  # type: ignore[misc]
+                self._write("delete many", partition, part, partial(self.shared.delete_many, partition, part))
 
     def close(self) -> None:
         pass
 
-    def _parts(self, items: list) -> list[list]:  # type: ignore[type-arg]
+    def _parts(self, items: list[Item]) -> list[list[Item]]:
         rnd = self.scheduler.random
         if len(items) < 2 or rnd.random() > TORN:
             return [items] if items else []
@@ -98,7 +98,7 @@ class SimulatedStore(Store):
         if self.scheduler.call(what, (partition, key), is_write=False) is not Fate.DONE:
             raise _unavailable(what, "no")
 
-    def _write(self, what: str, partition: bytes, details: tuple[object, ...], effect: Callable[[], None]) -> None:
+    def _write(self, what: str, partition: bytes, details: Sequence[object], effect: Callable[[], None]) -> None:
         scheduler = self.scheduler
         fate = scheduler.call(what, (partition, *details), is_write=True)
         if fate is Fate.NOT_DONE:

@@ -95,7 +95,7 @@ class SimulatedUpkeep:
 
 
 @contextmanager
-def seeded_ids(seed: int) -> Iterator[None]:
+def seeded_ids(seed: int | str) -> Iterator[None]:
     """New identifiers, and the jitter of retries, come from a seed."""
     before, state = ids.random_bytes, random.getstate()
     ids.random_bytes = random.Random(seed).randbytes
@@ -113,7 +113,7 @@ def _empty() -> tuple[dict[bytes, dict[bytes, bytes]], dict[str, bytes]]:
     kv, blobs = MemoryStore(), SharedBlobs()
     record = RepositoryRecord(id=REPOSITORY_ID, name=NAME, namespace=NAME, default_branch="main", created_at=START_US)
     clock = ManualClock()
-    with seeded_ids(0):
+    with seeded_ids("an empty repository"):  # no seed of a schedule, so that no id comes twice
         create_repository(
             kv,
             clock,

@@ -1,0 +1,86 @@
+"""`strandline compact`, `reflog` and `fsck`"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.errors import Corrupted
+
+BranchArgument = Annotated[str, typer.Argument(help="repository/branch")]
+
+
+def compact(
+    branch: BranchArgument,
+    force: Annotated[bool, typer.Option("--force", help="Even if another compaction began within a minute.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fold what is staged into a tree, so that listings and look-ups are fast again. Nothing else changes."""
+    with session(lake, as_json) as s:
+        done = s.branch(branch).compact(force=force)
+        what = f"{done.entries:,} staged entries of {done.tokens} tokens"
+        told = {
+            "done": f"Compacted {branch}: {what} in {done.seconds:.2f} s.",
+            "superseded": f"Nothing to compact on {branch}: what was staged was committed or discarded meanwhile.",
+            "cooling down": f"Another compaction of {branch} began less than a minute ago; --force begins one anyway.",
+        }[done.outcome]
+        s.out.say(told, {"branch": branch, **asdict(done)})
+
+
+def reflog(
+    branch: BranchArgument,
+    amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="At most so many moves.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show where the head of a branch was: when it moved, by what, by whom. At least the last thousand moves."""
+    with session(lake, as_json) as s:
+        rows = (
+            {
+                "date": move.at,
+                "what": move.verb,
+                "by": move.by,
+                "from": move.before[:12],
+                "to": move.after[:12],
+                "before": move.before or None,
+                "after": move.after,
+            }
+            for number, move in enumerate(s.branch(branch).reflog())
+            if amount is None or number < amount
+        )
+        s.out.rows(rows, ("date", "what", "by", "from", "to"))
+
+
+def fsck(
+    repository: Annotated[str | None, typer.Argument(help="The repository; without it, all of the lake.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that everything a repository refers to is there and whole, and count what nobody refers to."""
+    with session(lake, as_json) as s:
+        names = [repository] if repository is not None else [record.name for record in s.lake.repositories()]
+        problems = 0
+        for name in names:
+            with s.out.progress("ranges") as step:
+                audit = s.repository(name).fsck(step)
+            problems += audit.problem_count
+            told = (
+                f"{name}: {audit.branches:,} branches, {audit.tags:,} tags, {audit.commits:,} commits, "
+                f"{audit.trees:,} trees, {audit.ranges:,} ranges, {audit.objects:,} objects, {audit.staged:,} staged; "
+                f"{audit.orphans:,} files ({audit.orphan_bytes:,} bytes) that nobody refers to, "
+                f"{audit.young_orphans:,} of them younger than an hour; {audit.problem_count:,} problems."
+            )
+            s.out.say(
+                "\n".join([told, *(f"  {problem}" for problem in audit.problems)]),
+                {"repository": name, **asdict(audit)},
+            )
+        if problems:
+            raise Corrupted(
+                f"{problems:,} things that are referred to are missing or damaged.",
+                safe="Nothing was changed.",
+                next="Restore what is missing from a backup, or use commits that do not need it.",
+            )

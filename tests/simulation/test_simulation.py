@@ -1,0 +1,76 @@
+"""Thousands of schedules of the real protocol; and each mutation of it, which the same seeds must catch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from strandline.testing.simulation import simulate
+from strandline.testing.simulation.batches import run_batches
+
+ROOT = Path(__file__).parents[2]
+MUTATIONS = sorted((ROOT / "tests" / "mutations").glob("*.patch"))
+SEEDS = 2_000
+"""Within so many seeds each mutation is caught, and the real protocol breaks no promise."""
+
+
+@pytest.mark.timeout(600)
+def test_no_schedule_breaks_a_promise() -> None:
+    broken: list[tuple[int, str]] = []
+    reached: set[str] = set()
+    for _, more, _, found in run_batches(0, SEEDS, jobs=os.cpu_count() or 1):
+        broken += found
+        reached |= set(more)
+    assert broken == []
+    wanted = {
+        *(f"transition: {name}" for name in ("seal", "commit", "attach", "attach on top", "compaction", "merge")),
+        *(f"transition: {name}" for name in ("revert", "cherry-pick", "hard reset", "reset of all", "deleted")),
+        *(f"transition: {name}" for name in ("reset of a range", "claim of a compaction", "protection", "created")),
+        *(f"verdict: {name}" for name in ("swap", "reparent", "look for mine", "recompute")),
+        *(f"layers moved: {name}" for name in ("attach.attach", "compaction.fold", "heads.move_head", "reset.fold")),
+        *(f"fault: {name}" for name in ("dies", "done, reply lost", "reply lost, effect comes later", "swap lost")),
+        *(f"refusal: {name}" for name in ("BranchGone", "NothingToCommit", "UncommittedChanges", "OutcomeUnknown")),
+    }
+    assert wanted - reached == set()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("patch", MUTATIONS, ids=[patch.stem for patch in MUTATIONS])
+def test_a_mutation_is_caught(patch: Path, tmp_path: Path) -> None:
+    """A rule is taken out of a copy of the source, as the patch says, and the simulator must notice."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    applied = subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, capture_output=True, text=True)
+    assert applied.returncode == 0, f"{patch.name} no longer fits the source: {applied.stderr}"
+    command = [sys.executable, "-m", "strandline.testing.simulation", "--until-broken", "--seeds", str(SEEDS)]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert "caught after" in run.stdout, f"{SEEDS} seeds did not notice: {run.stdout[-400:]} {run.stderr[-400:]}"
+
+
+def test_a_seed_replays_exactly() -> None:
+    for seed in (3, 77, 1010):
+        first, again = simulate(seed), simulate(seed)
+        assert first.trace() == again.trace()
+        assert first.steps == again.steps
+
+
+def test_a_seed_replays_in_another_process_with_another_hash_seed() -> None:
+    command = [sys.executable, "-m", "strandline.testing.simulation", "--seed", "77"]
+    traces = {
+        subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True).stdout
+        for seed in ("1", "2")
+    }
+    assert len(traces) == 1
+
+
+def test_the_trace_is_for_people() -> None:
+    trace = simulate(3).trace()
+    assert re.search(r"▶ w\d+: commit main", trace)
+    assert re.search(r"swap refs: main = \{head #\d+", trace)
+    assert not re.search(r"[0-9a-f]{20}", trace)
