@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 START_TIMEOUT_S = 60.0
@@ -77,9 +79,43 @@ def running(command: Sequence[str], folder: Path, port: int, **options: object) 
             process.wait()
 
 
+@dataclass
+class PostgresServer:
+    """A server that can be stopped hard and started again on its port and data."""
+
+    url: str
+    start: Callable[[], AbstractContextManager[subprocess.Popen[bytes]]]
+    running: AbstractContextManager[subprocess.Popen[bytes]] | None = None
+    process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> None:
+        self.running = self.start()
+        self.process = self.running.__enter__()
+        wait_until(lambda: _answers(self.url), self.process, Path(os.devnull))
+
+    def crash(self) -> None:
+        """Stop it without a checkpoint, as a failing machine would."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGQUIT)
+        self.process.wait(30)
+        self.end()
+
+    def end(self) -> None:
+        if self.running is not None:
+            self.running.__exit__(None, None, None)
+        self.running = None
+
+
 @contextmanager
 def postgres() -> Iterator[str]:
-    """A PostgreSQL server; yields its URL. It refuses to run as root, so then it runs as another user."""
+    """A PostgreSQL server; yields its URL."""
+    with postgres_server() as server:
+        yield server.url
+
+
+@contextmanager
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server. It refuses to run as root, so then it runs as another user."""
     binaries = needed("STRANDLINE_TEST_POSTGRES_BIN", "PostgreSQL")
     user = None
     if os.getuid() == 0:
@@ -91,10 +127,13 @@ def postgres() -> Iterator[str]:
         subprocess.run(init, check=True, capture_output=True, cwd=folder, user=user)
         command = [f"{binaries}/postgres", "-D", str(data), "-p", str(port), "-c", "listen_addresses=127.0.0.1"]
         command += ["-c", "unix_socket_directories=", "-c", "max_connections=60"]
-        with running(command, folder, port, user=user) as process:
-            url = f"postgresql://test@127.0.0.1:{port}/postgres"
-            wait_until(lambda: _answers(url), process, folder / "log")
-            yield url
+        url = f"postgresql://test@127.0.0.1:{port}/postgres"
+        server = PostgresServer(url, lambda: running(command, folder, port, user=user))
+        server.begin()
+        try:
+            yield server
+        finally:
+            server.end()
 
 
 def _answers(url: str) -> bool:

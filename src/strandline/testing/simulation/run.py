@@ -52,7 +52,7 @@ def simulate(seed: int) -> Outcome:
     reached: Counter[str] = Counter()
     rnd = Random(seed)
     scheduler = Scheduler(seed, _faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95)), tears_scans=rnd.random() < 0.3)
-    with seeded_ids(seed), _instruments(reached, scheduler):
+    with seeded_ids(seed), _instruments(reached, scheduler, cached_s=rnd.choice((0, 5))):
         world = World(scheduler)
         plan(world, rnd)
         broken: list[Broken] = []
@@ -118,8 +118,8 @@ def _clock(rnd: Random) -> list[tuple[int, int]]:
 
 
 @contextmanager
-def _instruments(reached: Counter[str], scheduler: Scheduler) -> Iterator[None]:
-    """Count verdicts and lost layers, and let the sensor fire at a handful of tombstones."""
+def _instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> Iterator[None]:
+    """Count verdicts and lost layers; let the sensor fire at a handful of tombstones, and caches be young or old."""
     from strandline.branch import attach, commit, compaction, heads, reset
 
     def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -153,6 +153,7 @@ def _instruments(reached: Counter[str], scheduler: Scheduler) -> Iterator[None]:
         for module, name in ((attach, "attach"), (compaction, "fold"), (reset, "fold"), (heads, "move_head")):
             label = f"{module.__name__.rpartition('.')[2]}.{name}"
             stack.enter_context(patch.object(module, name, counted(label, getattr(module, name))))
+        stack.enter_context(patch("strandline.branch.cell.CACHED_MAX_AGE_S", cached_s))
         stack.enter_context(patch("strandline.branch.sensor.TOMBSTONES", 8))
         stack.enter_context(patch("strandline.branch.sensor.SEALED_TOKENS", 6))
         yield

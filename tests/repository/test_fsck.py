@@ -1,0 +1,106 @@
+"""fsck finds what is missing or damaged, and counts what nobody refers to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.lake import Lake
+from strandline.repository.branch import Branch
+from strandline.repository.repository import Repository
+from strandline.testing.clock import ManualClock
+
+METADATA = "_strandline"
+
+
+@pytest.fixture
+def filled(repo: Repository, main: Branch) -> Repository:
+    main.put_many({f"a/{i:03d}": f"{i}" for i in range(50)})
+    main.commit("base")
+    work = main.create_branch("work")
+    work.delete("a/001")
+    work.commit("on work")
+    repo.create_tag("v1", "main")
+    main.put("staged", "x")
+    main.delete("a/000")
+    main.compact()
+    main.put("staged too", "y")
+    return repo
+
+
+def files(lake: Lake, part: str) -> list[Path]:
+    folder = lake._settings.folder
+    assert folder is not None
+    return sorted(path for path in folder.rglob("*") if path.is_file() and part in str(path))
+
+
+def test_a_sound_repository_is_sound(filled: Repository) -> None:
+    audit = filled.fsck()
+    assert (audit.problems, audit.is_sound) == ([], True)
+    assert (audit.branches, audit.tags, audit.commits) == (2, 1, 3)
+    assert audit.trees == 3  # of two commits, and what is compacted
+    assert (audit.objects, audit.staged) == (50 + 49 + 50, 1)
+    assert audit.orphans == 0
+    assert audit.waiting_tokens > 0
+
+
+def test_an_empty_repository_is_sound(repo: Repository) -> None:
+    audit = repo.fsck()
+    assert audit.is_sound
+    assert (audit.commits, audit.objects, audit.orphans) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["ranges", "metaranges"])
+def test_a_missing_file_of_metadata_is_named(lake: Lake, filled: Repository, kind: str) -> None:
+    for path in files(lake, f"{METADATA}/{kind}"):
+        path.unlink()
+        audit = filled.fsck()
+        assert not audit.is_sound
+        assert path.name.partition("-")[0] in " ".join(audit.problems)
+        break
+
+
+@pytest.mark.parametrize("kind", ["ranges", "metaranges"])
+def test_a_damaged_file_of_metadata_is_named(lake: Lake, filled: Repository, kind: str) -> None:
+    path = files(lake, f"{METADATA}/{kind}")[0]
+    path.chmod(0o644)
+    path.write_bytes(path.read_bytes()[:-20])
+    assert not filled.fsck().is_sound
+
+
+def test_missing_bytes_of_an_object_are_named_by_its_path(lake: Lake, filled: Repository, main: Branch) -> None:
+    for path in ("a/007", "staged", "staged too"):
+        address = main.stat(path).physical_address
+        next(found for found in files(lake, address)).unlink()
+    audit = filled.fsck()
+    text = " ".join(audit.problems)
+    assert all(path in text for path in ("'a/007'", "'staged'", "'staged too'"))
+
+
+def test_a_lost_commit_record_is_named(lake: Lake, filled: Repository) -> None:
+    head = filled.ref("work").id
+    lake._kv.delete(filled._core.stores.records, b"commit/" + head.encode())
+    audit = filled.fsck()
+    assert [problem for problem in audit.problems if head in problem]
+
+
+def test_orphans_are_counted_by_age(lake: Lake, filled: Repository, main: Branch, clock: ManualClock) -> None:
+    main.put("again", "1")
+    main.put("again", "22")
+    main.reset()
+    audit = filled.fsck()
+    assert audit.is_sound
+    # two puts that were reset, what was staged before, and the compacted tree with its range
+    assert audit.orphans == 2 + 2 + 2
+    assert audit.orphan_bytes > 3
+
+
+def test_imported_objects_are_counted_and_left_to_their_owner(repo: Repository, main: Branch, tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "x").write_text("1")
+    main.import_objects(folder)
+    (folder / "x").unlink()
+    audit = repo.fsck()
+    assert (audit.is_sound, audit.imported) == (True, 1)
