@@ -13,7 +13,18 @@ from pathlib import Path
 
 from benchmarks.harness import Result
 
-NAMES = ("staging", "commits", "reading", "trees", "importing", "memory", "tables")
+NAMES = (
+    "staging",
+    "commits",
+    "reading",
+    "trees",
+    "importing",
+    "memory",
+    "compaction",
+    "contention",
+    "sensor",
+    "tables",
+)
 HERE = Path(__file__).parent
 
 

@@ -71,9 +71,12 @@ def folder() -> Iterator[Path]:
 
 
 @contextmanager
-def repository(synced: bool) -> Iterator[Repository]:
+def repository(synced: bool, compaction: bool = True) -> Iterator[Repository]:
     """An empty repository on SQLite and local files."""
-    with folder() as place, strandline.open(place / "lake", create=True, synced=synced) as lake:
+    with (
+        folder() as place,
+        strandline.open(place / "lake", create=True, synced=synced, compaction=compaction) as lake,
+    ):
         yield lake.repository("bench", create=True)
 
 

@@ -40,7 +40,4 @@ def run() -> list[Result]:
         found.append(result("list staged entries, as Arrow", arrow, "entries/s", None, "more", where))
         folders = [seconds(lambda: list(main.list("staged/", delimiter="/"))) * 1000 for _ in range(5)]
         found.append(result("list 100,000 staged with a delimiter", folders, "ms", None, "less", where))
-        main.delete_prefix("staged/")
-        first = [seconds(lambda: main.list("staged/").first()) * 1000 for _ in range(5)]
-        found.append(result("first entry after 100,000 uncommitted deletions", first, "ms", None, "less", where))
     return found

@@ -350,7 +350,7 @@ def test_a_listing_that_skips_deletions_begins_a_compaction_in_the_background(
         main.link_many([(f"k{i:03d}", entry(i)) for i in range(300)])
         main.commit("base")
         main.delete_many([f"k{i:03d}" for i in range(299)])
-        assert main.list().first().path == "k299"
+        assert [found.path for found in main.list(amount=1)] == ["k299"]
         wait_for_compaction(main)
         assert [info.path for info in main.list()] == ["k299"]
         assert len(list(main.uncommitted())) == 299
@@ -394,3 +394,14 @@ def test_a_commit_that_follows_at_once_makes_the_compaction_needless(
         main.commit("gone")
     with strandline.open(tmp_path / "lake", compaction=False) as lake:
         assert lake.repository("nyc").branch("main")._core.cell("main").read().branch.compaction_started is None
+
+
+def test_the_sensor_neither_fails_nor_reads(one: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.branch.sensor.TOMBSTONES", 1 << 60)
+    monkeypatch.setattr("strandline.branch.cell.CACHED_MAX_AGE_S", -1)  # nothing that is remembered is young enough
+    committed(one, a=1, b=1)
+    calls: list[str] = []
+    plan = one.store.plan
+    one.store.plan = lambda call, partition, key: calls.append(call) or plan(call, partition, key)  # type: ignore[func-returns-value]
+    one.main.delete_prefix("a")
+    assert calls[-1] == "delete"  # of the intent: nothing comes after it

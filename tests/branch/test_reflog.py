@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def test_each_way_of_moving_a_head_is_named(repo: Repository, main: Branch, tmp_
     assert [move.verb for move in shown] == ["reset", "import", "cherry-pick", "revert", "merge", "commit", "create"]
     assert shown[0].after == shown[5].after == first
     assert shown[5].by == "ana"
-    assert all(newer.before == older.after for newer, older in zip(shown, shown[1:], strict=False))
+    assert all(newer.before == older.after for newer, older in pairwise(shown))
     assert [move.verb for move in work.reflog()] == ["commit", "create"]
     assert main.reflog().to_arrow().num_rows == 7
 

@@ -95,6 +95,12 @@ class BranchCell:
                 return last, False
         return self.read(branch_id), True
 
+    @property
+    def remembered(self) -> Branch | None:
+        """The record as last read in this process, however old: for what may neither fail nor wait."""
+        last = self._last
+        return None if last is None else last.branch
+
     def swap(self, seen: Seen, record: Branch | Deleted) -> Seen:
         """Replace the record that was `seen`.
 

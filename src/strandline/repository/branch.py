@@ -210,8 +210,9 @@ class Branch(Ref):
         return True
 
     def _staged_tombstones(self, count: int) -> None:
-        if self._cell.sensor is not None:
-            self._cell.sensor.saw_tombstones(self.name, self._cell.cached(self.branch_id)[0].branch, count)
+        record = self._cell.remembered
+        if self._cell.sensor is not None and record is not None and record.branch_id == self.branch_id:
+            self._cell.sensor.saw_tombstones(self.name, record, count)
 
     def delete_many(self, paths: Iterable[str]) -> int:
         """Delete several objects with one check of the branch, whether they are there or not; returns their number."""

@@ -268,7 +268,7 @@ def cherry_pick(actor: Actor, kind: str) -> None:
 
 def reset(actor: Actor, kind: str) -> None:
     path = actor.path()
-    how = actor.rnd.choice(("all", "path", "prefix"))
+    how = actor.rnd.choice(("all", "path", "path", "path", "prefix"))
     branch, op = _on(actor, kind, what={"all": "", "path": path, "prefix": "c/"}[how])
     options = {"all": {}, "path": {"path": path}, "prefix": {"prefix": "c/"}}[how]
     actor.finish(op, lambda: branch.reset(**options))
@@ -377,7 +377,7 @@ ROLES: dict[str, dict[str, float]] = {
     "committer": {"commit": 5, "put": 3, "list committed": 1},
     "compactor": {"compact": 4, "put": 2, "list": 1},
     "merger": {"merge": 4, "revert": 1, "cherry-pick": 2, "commit": 2, "put": 1},
-    "resetter": {"reset": 4, "hard reset": 2, "put": 2, "list": 1},
+    "resetter": {"reset": 5, "hard reset": 1, "put": 3, "list": 1},
     "sweeper": {"sweep": 1},
     "collector": {"collect": 1},
     "brancher": {"delete branch": 1, "create branch": 2, "put": 2, "find": 1},
@@ -392,7 +392,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "moves": ("mover", "mover", "mover", "committer", "committer", "committer"),
     "sweeps": ("writer", "mover", "committer", "committer", "sweeper", "sweeper", "reader"),
     "heads": ("writer", "committer", "committer", "merger", "merger"),
-    "resets": ("writer", "writer", "committer", "committer", "resetter", "resetter", "compactor"),
+    "resets": ("writer", "committer", "committer", "committer", "resetter", "resetter"),
     "branches": ("writer", "reader", "committer", "brancher", "merger", "sweeper"),
     "garbage": ("writer", "committer", "committer", "resetter", "compactor", "collector", "collector"),
     "conditions": ("creator", "creator", "creator", "committer", "compactor", "sweeper"),
@@ -400,5 +400,5 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "everything": tuple(ROLES),
 }
 """Who meets whom. Few kinds at a time meet more often than all at once."""
-OFTEN = ("heads", "resets", "moves", "sweeps", "threads")
+OFTEN = ("heads", "resets", "resets", "moves", "sweeps", "sweeps")
 """Scenarios whose bugs need the longest coincidences."""

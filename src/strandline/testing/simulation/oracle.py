@@ -374,8 +374,8 @@ def transition(before: Branch | None, after: Branch | None, operation: Operation
         if not after.sealed_tokens and before.staging_token != after.staging_token:
             return "reset of all"
         return {"compact": "compaction", "background compaction": "compaction", "reset": "reset of a range"}.get(
-            kind, "hard reset to the same head" if kind == "hard reset" else "fold of what changes nothing"
+            kind, kind if kind == "hard reset" else "fold of what changes nothing"
         )
     if before.compaction_started != after.compaction_started:
         return "claim of a compaction"
-    return "seal" if before.staging_token != after.staging_token else "rewritten as it was"
+    return "seal" if before.staging_token != after.staging_token else "protection"

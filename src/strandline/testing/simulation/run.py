@@ -22,7 +22,7 @@ from strandline.testing.simulation.trace import readable
 from strandline.testing.simulation.world import DAY_US, World, partitions_with, seeded_ids
 
 MAX_ACTORS = 6
-MAX_OPERATIONS = 40
+MAX_OPERATIONS = 64
 """Of all actors together: small histories collide as well as large ones, and there is time for more of them."""
 
 
@@ -52,7 +52,7 @@ def simulate(seed: int) -> Outcome:
     reached: Counter[str] = Counter()
     rnd = Random(seed)
     scheduler = Scheduler(seed, _faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95)), tears_scans=rnd.random() < 0.3)
-    with seeded_ids(seed), _instruments(reached, scheduler, cached_s=rnd.choice((0, 5))):
+    with seeded_ids(seed), _instruments(reached, scheduler, cached_s=rnd.choice((0, 5, 5))):
         world = World(scheduler)
         plan(world, rnd)
         broken: list[Broken] = []
