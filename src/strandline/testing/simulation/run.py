@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from strandline.testing.simulation.oracle import Broken, Oracle, transition
 from strandline.testing.simulation.scheduler import Endless, Faults, Scheduler
 from strandline.testing.simulation.trace import readable
 from strandline.testing.simulation.world import DAY_US, World, partitions_with, seeded_ids
+from strandline.tree.range_file import read_ranges, read_rows
 
 MAX_ACTORS = 6
 MAX_OPERATIONS = 64
@@ -117,6 +119,11 @@ def _clock(rnd: Random) -> list[tuple[int, int]]:
     return [(0, rnd.randrange(-3 * DAY_US, 3 * DAY_US)), (rnd.randrange(2_000), rnd.randrange(-DAY_US, DAY_US))]
 
 
+# each process decodes each file it reads; the same bytes give the same rows, so once is enough for all
+_read_rows = lru_cache(512)(read_rows)
+_read_ranges = lru_cache(512)(read_ranges)
+
+
 @contextmanager
 def _instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> Iterator[None]:
     """Count verdicts and lost layers; let the sensor fire at a handful of tombstones, and caches be young or old."""
@@ -153,6 +160,7 @@ def _instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> 
         for module, name in ((attach, "attach"), (compaction, "fold"), (reset, "fold"), (heads, "move_head")):
             label = f"{module.__name__.rpartition('.')[2]}.{name}"
             stack.enter_context(patch.object(module, name, counted(label, getattr(module, name))))
+        stack.enter_context(patch.multiple("strandline.tree.store", read_rows=_read_rows, read_ranges=_read_ranges))
         stack.enter_context(patch("strandline.branch.cell.CACHED_MAX_AGE_S", cached_s))
         stack.enter_context(patch("strandline.branch.sensor.TOMBSTONES", 8))
         stack.enter_context(patch("strandline.branch.sensor.SEALED_TOKENS", 6))
