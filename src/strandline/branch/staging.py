@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -14,7 +15,7 @@ from strandline.branch.record import refuse_blocked
 from strandline.branch.stores import Stores
 from strandline.errors import BranchGone, NotAllowed, OutcomeUnknown, StoreUnavailable
 from strandline.ids import BranchId, StagingToken
-from strandline.kv.store import in_part
+from strandline.kv.store import Page, in_part
 from strandline.tree.rows import Changes, changes_from_staged
 
 BULK_PAGE_KEYS = 20_000
@@ -115,6 +116,8 @@ def staged_window(
     pages = [stores.kv.scan_page(stores.staging(token), start, end, limit) for token in tokens]
     full = [page.keys[-1] for page in pages if len(page.keys) == limit]
     reach = min(full, default=None)
+    if reach is not None:  # what lies behind the shortest page belongs to the next window
+        pages = [_up_to(page, reach) for page in pages]
     some = [page for page in pages if page.keys]
     if not some:
         return [], [], reach
@@ -126,10 +129,14 @@ def staged_window(
             newest.update(zip(page.keys, page.values, strict=True))
         keys = sorted(newest)
         values = [newest[key] for key in keys]
-    if reach is not None and keys[-1] > reach:
-        kept = sum(key <= reach for key in keys)
-        keys, values = keys[:kept], values[:kept]
     return keys, values, reach
+
+
+def _up_to(page: Page, last: bytes) -> Page:
+    if not page.keys or page.keys[-1] <= last:
+        return page
+    kept = bisect_right(page.keys, last)
+    return Page(page.keys[:kept], page.values[:kept])
 
 
 def scan_staged(

@@ -6,6 +6,7 @@ the start and the end of the call, and none of them had left it when the read en
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,6 +28,7 @@ from strandline.tree.rows import (
     Changes,
     Entry,
     Tombstone,
+    are_tombstones,
     changes_from_staged,
     column,
     concat,
@@ -120,9 +122,13 @@ class Layers:
             after = reach.decode() + "\0"
             rows = rows.slice(0, pc.search_sorted(column(rows, "path"), after).as_py())
             if keys and keys[-1] > reach:
-                kept = sum(key <= reach for key in keys)
+                kept = bisect_right(keys, reach)
                 keys, values = keys[:kept], values[:kept]
-        if keys:
+        if keys and are_tombstones(values):
+            if self.cell.sensor is not None:
+                self.cell.sensor.saw_tombstones(self.cell.name, self.branch, len(keys))
+            rows = without(rows, keys)
+        elif keys:
             changes = changes_from_staged(keys, values)
             if self.cell.sensor is not None:
                 self.cell.sensor.saw_tombstones(self.cell.name, self.branch, int(changes.deleted.sum()))
@@ -131,6 +137,15 @@ class Layers:
             else:
                 rows, _, _ = overlay_rows(rows, np.zeros(rows.num_rows, np.bool_), changes)
         return rows, reach
+
+
+def without(rows: pa.Table, keys: Sequence[bytes]) -> pa.Table:
+    """Sorted rows without those of some sorted paths: what is left of a window where all that is staged is deletions."""
+    gone = pa.array(keys, pa.binary()).cast(pa.string())
+    paths = column(rows, "path")
+    if paths.equals(gone):
+        return rows.slice(0, 0)
+    return rows.filter(pc.invert(pc.is_in(paths, value_set=gone)))
 
 
 def tree_window(

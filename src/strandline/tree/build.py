@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -19,6 +22,15 @@ WRITERS = 2
 """Threads that write ranges; hashing, compressing and syncing let go of the interpreter."""
 MAX_IN_FLIGHT = 8
 """Ranges that wait to be written: bounds the memory of a large build."""
+
+
+NICENESS = 10
+
+
+def _give_way() -> None:
+    """Let writers of the branch have the processor first: on Linux a thread can be nicer than its process."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
 
 
 def ends_of_range(info: RangeInfo, rows: pa.Table) -> BoolArray:
@@ -123,7 +135,7 @@ class TreeBuilder:
             self._done.append(self._store.write_range(rows, self._known))
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(WRITERS, "strandline-range")
+            self._pool = ThreadPoolExecutor(WRITERS, "strandline-range", initializer=_give_way)
         if len(self._waiting) == MAX_IN_FLIGHT:
             self._waiting.popleft().result()
         future = self._pool.submit(self._store.write_range, rows, self._known)

@@ -90,6 +90,10 @@ def decode_staged(value: bytes) -> Staged:
         raise _bad_entry(error) from error
 
 
+def are_tombstones(values: Sequence[bytes]) -> bool:
+    return values.count(_TOMBSTONE_BYTES) == len(values)
+
+
 def decode_many(values: Sequence[bytes]) -> list[Entry | None]:
     """Decode staged values in one call; a tombstone becomes None."""
     try:
