@@ -140,7 +140,7 @@ class Layers:
 
 
 def without(rows: pa.Table, keys: Sequence[bytes]) -> pa.Table:
-    """Sorted rows without those of some sorted paths: what is left of a window where all that is staged is deletions."""
+    """Sorted rows without some sorted paths: what is left of a window where all that is staged is deletions."""
     gone = pa.array(keys, pa.binary()).cast(pa.string())
     paths = column(rows, "path")
     if paths.equals(gone):
