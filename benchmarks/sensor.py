@@ -54,7 +54,7 @@ def _delete_all(branch: Branch, turn: int) -> None:
 
 def _singles(branch: Branch, turn: int) -> None:
     entry = one_entry(turn)
-    for i in range(1_500):
+    for i in range(6_000):
         branch.link(f"one/{i:05d}", entry.physical_address, size=1, checksum=entry.checksum)
 
 
@@ -80,7 +80,7 @@ Step = Callable[[Branch, int], None]
 WORK: dict[str, tuple[Step, Step]] = {
     "stage 30,000 in bulk": (_nothing, _stage),
     "delete 100,000 in bulk": (_nothing, _delete_all),
-    "stage 1,500 one by one": (_nothing, _singles),
+    "stage 6,000 one by one": (_nothing, _singles),
     "commit 30,000": (_stage, _commit),
     "commit 100 scattered in 100,000": (_stage_100, _commit),
     "commit 100,000 deletions": (_delete_all, _commit),
