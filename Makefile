@@ -3,7 +3,7 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 
-.PHONY: demo test check format bench setup servers lock clean golden
+.PHONY: demo test check format bench simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
@@ -21,6 +21,15 @@ check: setup ## format, lint, types, import layers, licences
 format: setup
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+simulate: setup ## random interleavings: SEEDS=n, FIRST=n
+	@$(RUN) $(BIN)/python -m strandline.testing.simulation --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
+
+mutation: ## keep the change in the work tree as a mutation that the simulator must catch: NAME=…, WHY=…
+	@test -n "$(NAME)" -a -n "$(WHY)" || { echo 'Give NAME=a-short-name and WHY="what goes wrong".'; exit 2; }
+	@{ echo "$(WHY)"; echo; git diff --no-color -- src; } > tests/mutations/$(NAME).patch
+	@git checkout -q -- src
+	@echo "tests/mutations/$(NAME).patch; now: make test TESTS='tests/simulation -k $(NAME)'"
 
 bench: setup ## tables, pictures and benchmarks/results.json; ONLY=name for a part
 	@$(RUN) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))

@@ -76,7 +76,16 @@ def test_a_session_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> N
     say("tag", "list", "nyc")
     say("branch", "list", "nyc")
     say("revert", "nyc/main", "main", "--parent", "1")
+    say("put", "a.csv", "nyc/main/staged.csv")
+    say("compact", "nyc/main")
+    say("compact", "nyc/main")
+    say("status", "nyc/main")
     say("branch", "reset", "nyc/main")
+    say("reflog", "nyc/main", "-n", "3")
+    say("reflog", "nyc/nothing")
+    say("compact", "nyc/v1")
+    say("fsck", "nyc")
+    say("fsck", "nowhere")
     say("repo", "protect", "nyc", "main")
     say("put", "a.csv", "nyc/main/x")
     say("repo", "protect", "nyc", "main", "--remove")
@@ -90,6 +99,7 @@ def test_a_session_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> N
     say("repo", "delete", "nyc", "--yes")
     say("repo", "list")
     text = "\n".join(lines) + "\n"
+    text = re.sub(r"in \d+\.\d+ s\.", "in <seconds> s.", text)
     text = re.sub(r"\b[0-9a-f]{40}\b", "<id>", text)
     text = re.sub(r"\b[0-9a-f]{12}\b", "<commit>", text)
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d\.\d+\+00:00)?", "<time>", text)
@@ -200,3 +210,26 @@ def test_a_graph_has_a_star_for_each_commit_and_closes_its_columns(main: Branch)
     lines = list(graph_lines(main.log()))
     assert sum("*" in line.split("  ")[0] for line in lines) == 10
     assert lines[-1].startswith("*  ")
+
+
+def test_fsck_names_what_is_missing_and_fails(lake_cli: Run, tmp_path: Path) -> None:
+    lake_cli("put", "a.csv", "nyc/main/a.csv")
+    lake_cli("commit", "nyc/main", "-m", "a")
+    assert lake_cli("fsck")[0] == 0
+    for path in (tmp_path / "lake" / "data").rglob("*.csv"):
+        path.unlink()
+    code, out, err = lake_cli("fsck", "--json")
+    assert code == 11
+    told = json.loads(out)
+    assert (told["repository"], told["problem_count"], told["orphans"]) == ("nyc", 1, 0)
+    assert "'a.csv'" in told["problems"][0]
+    assert json.loads(err)["what"] == "1 things that are referred to are missing or damaged."
+
+
+def test_reflog_and_compact_speak_json(lake_cli: Run) -> None:
+    lake_cli("put", "a.csv", "nyc/main/a.csv")
+    assert json.loads(lake_cli("compact", "nyc/main", "--json")[1])["entries"] == 1
+    lake_cli("commit", "nyc/main", "-m", "a")
+    newest, oldest = (json.loads(line) for line in lake_cli("reflog", "nyc/main", "--json")[1].splitlines())
+    assert (newest["what"], newest["by"], newest["before"]) == ("commit", "tester", oldest["after"])
+    assert (oldest["what"], oldest["before"]) == ("create", None)

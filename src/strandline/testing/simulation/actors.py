@@ -14,6 +14,7 @@ from strandline.errors import BranchGone, NotFound, StoreUnavailable, Strandline
 from strandline.repository.branch import Branch
 from strandline.repository.merging import MergeStrategy
 from strandline.repository.repository import Repository
+from strandline.repository.results import ObjectInfo
 from strandline.testing.simulation.collector import collect_garbage
 from strandline.testing.simulation.history import CREATED, PATHS, Listing, Operation
 from strandline.testing.simulation.scheduler import Killed, Process
@@ -114,6 +115,21 @@ def put(actor: Actor, kind: str) -> None:
     actor.finish(op, lambda: branch.link(path, f"data/{op.value}", size=1, checksum=op.value))
 
 
+def add(actor: Actor, _kind: str) -> None:
+    """Read a path, then write it: what a client does that counts something without `if_match`."""
+    path = actor.path()
+    branch, read = _on(actor, "find", path=path)
+
+    def look() -> None:
+        found = branch.find(path)
+        read.seen = {path: None if found is None else found.checksum}
+
+    actor.finish(read, look)
+    write = actor.begin("put", branch.name, branch.branch_id, path=path)
+    write.values = {path: write.value}
+    actor.finish(write, lambda: branch.link(path, f"data/{write.value}", size=1, checksum=write.value))
+
+
 def put_many(actor: Actor, kind: str) -> None:
     paths = actor.some_paths(2)
     branch, op = _on(actor, kind, paths=",".join(paths))
@@ -203,6 +219,22 @@ def list_(actor: Actor, kind: str) -> None:
 
     def act() -> None:
         op.seen = listing(branch)
+
+    actor.finish(op, act)
+
+
+def pages(actor: Actor, kind: str) -> None:
+    """A listing that the client fetches one object at a time: each page is of an instant of its own."""
+    branch, op = _on(actor, kind)
+
+    def act() -> Listing:
+        found: Listing = dict.fromkeys((*PATHS, CREATED))
+        after = ""
+        while page := list(branch.list(after=after, amount=1)):
+            assert isinstance(page[0], ObjectInfo)
+            after = page[0].path
+            found[after] = page[0].checksum
+        return found
 
     actor.finish(op, act)
 
@@ -344,6 +376,7 @@ def _change(actor: Actor, op: Operation, what: str, on: bool) -> None:
 
 KINDS: dict[str, Callable[[Actor, str], None]] = {
     "put": put,
+    "add": add,
     "put many": put_many,
     "atomic put": put_many,
     "delete": delete,
@@ -355,6 +388,7 @@ KINDS: dict[str, Callable[[Actor, str], None]] = {
     "find": find,
     "list": list_,
     "list committed": list_committed,
+    "pages": pages,
     "status": status,
     "commit": commit,
     "merge": merge,
@@ -370,10 +404,10 @@ KINDS: dict[str, Callable[[Actor, str], None]] = {
     "protect": protect,
 }
 ROLES: dict[str, dict[str, float]] = {
-    "writer": {"put": 6, "delete": 3, "put many": 1, "delete many": 1, "find": 3, "list": 1},
+    "writer": {"put": 5, "add": 1, "delete": 3, "put many": 1, "delete many": 1, "find": 3, "list": 1},
     "mover": {"atomic put": 3, "rename": 3, "copy": 2, "delete prefix": 1, "list": 2},
     "creator": {"create": 4, "delete": 1, "find": 1},
-    "reader": {"find": 3, "list": 2, "status": 1, "list committed": 1},
+    "reader": {"find": 3, "list": 2, "status": 1, "list committed": 1, "pages": 1},
     "committer": {"commit": 5, "put": 3, "list committed": 1},
     "compactor": {"compact": 4, "put": 2, "list": 1},
     "merger": {"merge": 4, "revert": 1, "cherry-pick": 2, "commit": 2, "put": 1},
@@ -389,7 +423,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
     "threads": ("writer", "writer", "reader", "committer", "committer"),
     "writes": ("writer", "writer", "committer", "committer", "reader", "reader"),
     "compaction": ("writer", "committer", "committer", "compactor", "compactor", "reader"),
-    "moves": ("mover", "mover", "mover", "committer", "committer", "committer"),
+    "moves": ("mover", "mover", "mover", "committer", "committer", "committer", "reader"),
     "sweeps": ("writer", "mover", "committer", "committer", "sweeper", "sweeper", "reader"),
     "heads": ("writer", "committer", "committer", "merger", "merger"),
     "resets": ("writer", "committer", "committer", "committer", "resetter", "resetter"),
