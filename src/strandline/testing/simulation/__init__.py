@@ -12,8 +12,9 @@ greenlets costs less than a microsecond, between threads ten to fifty.
 - `world`: processes with caches of their own over shared stores
 - `actors`: what clients do
 - `history`: what they did, and what became of it
-- `oracle`: what may have happened
-- `run`: a seed from beginning to end
+- `oracle`: what may have happened; `non_promises`: what may happen although one might hope not
+- `collector`: a garbage collector as ruthless as the design allows
+- `run`: a seed from beginning to end; `batches`: many of them
 """
 
 from strandline.testing.simulation.run import Outcome, simulate

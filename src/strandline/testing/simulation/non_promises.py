@@ -39,9 +39,9 @@ def two_clients_lose_an_addition(history: History) -> str:
         for other_read, other_write in pairs:
             if write is None or other_write is None or write is other_write or read.process == other_read.process:
                 continue
-            if read.creation == other_read.creation and read.seen == other_read.seen:
-                if read.end < other_write.start and other_read.end < write.start:
-                    return f"{read} and {other_read} saw the same, then {write} and {other_write} both wrote"
+            same = read.creation == other_read.creation and read.seen == other_read.seen
+            if same and read.end < other_write.start and other_read.end < write.start:
+                return f"{read} and {other_read} saw the same, then {write} and {other_write} both wrote"
     return ""
 
 
@@ -142,8 +142,9 @@ def _writer(history: History, value: str | None) -> Operation | None:
 
 def _touched(history: History, path: str, since: Operation | None) -> bool:
     """Whether something other than a plain write may have brought an older value of the path back."""
-    for op in history.operations:
-        if op.kind in OTHERS or op.kind.startswith("delete"):
-            if since is None or (op.end > since.start and op is not since):
-                return True
-    return False
+    return any(
+        (op.kind in OTHERS or (op.kind.startswith("delete") and path in op.values))
+        and op is not since
+        and (since is None or op.end > since.start)
+        for op in history.operations
+    )

@@ -17,6 +17,7 @@ from strandline.repository.repository import Repository
 from strandline.testing.simulation.actors import OFTEN, SCENARIOS, Actor, listing
 from strandline.testing.simulation.collector import referred_files
 from strandline.testing.simulation.history import PATHS, Operation
+from strandline.testing.simulation.non_promises import EXAMPLES
 from strandline.testing.simulation.oracle import Broken, Oracle, transition
 from strandline.testing.simulation.scheduler import Endless, Faults, Scheduler
 from strandline.testing.simulation.trace import readable
@@ -69,6 +70,9 @@ def simulate(seed: int) -> Outcome:
                 broken += last_look(world)
     for change in world.history.changes:
         reached[f"transition: {transition(change.before, change.after, change.operation)}"] += 1
+    for name, look in EXAMPLES.items():
+        if look(world.history):
+            reached[f"not promised: {name}"] += 1
     for op in world.history.operations:
         reached[f"operation: {op.kind}"] += 1
         if op.status != "ok":
