@@ -105,8 +105,10 @@ class Lake:
 
     def close(self) -> None:
         """End what runs in the background and let go of the stores. Handles of this lake cannot be used any more."""
-        self._upkeep.close()
-        self._kv.close()
+        try:
+            self._upkeep.close()
+        finally:
+            self._kv.close()
 
     def repository(
         self, name: str, *, create: bool = False, namespace: str | None = None, default_branch: str = "main"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -405,3 +407,24 @@ def test_the_sensor_neither_fails_nor_reads(one: Client, monkeypatch: pytest.Mon
     one.store.plan = lambda call, partition, key: calls.append(call) or plan(call, partition, key)  # type: ignore[func-returns-value]
     one.main.delete_prefix("a")
     assert calls[-1] == "delete"  # of the intent: nothing comes after it
+
+
+def test_a_large_compaction_is_finished_when_the_process_ends(tmp_path: Path) -> None:
+    """At exit no thread pool takes work any more; the ranges are written without one."""
+    script = """
+import sys, strandline
+from strandline.branch import sensor
+from strandline import Entry
+sensor.TOMBSTONES = 1
+lake = strandline.open(sys.argv[1], create=True, synced=False)
+main = lake.repository("nyc", create=True).branch("main")
+paths = [f"k{i:06d}" for i in range(40_000)]
+main.link_many([(path, Entry(f"data/{path}", 1, path, 1)) for path in paths])
+main.commit("base")
+main.delete_many(paths[::2])
+"""  # and no close()
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "lake")], check=True)
+    with strandline.open(tmp_path / "lake", compaction=False) as lake:
+        main = lake.repository("nyc").branch("main")
+        assert main._core.cell("main").read().branch.compacted is not None
+        assert len(list(main.list())) == 20_000

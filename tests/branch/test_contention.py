@@ -52,7 +52,7 @@ def counted(name: str, **labels: str) -> float:
 
 def test_retries_lost_swaps_and_compactions_are_counted(one: Client, two: Client) -> None:
     before = {name: counted(name) for name in ("swaps_lost_total", "compaction_entries_total")}
-    commits = counted("retries_total", operation="swap of a commit")
+    commits = counted("retries_total", operation="commit")
     done = counted("compactions_total", outcome="done")
     seconds = counted("compaction_seconds_count")
     tokens = counted("sealed_tokens_count")
@@ -60,7 +60,7 @@ def test_retries_lost_swaps_and_compactions_are_counted(one: Client, two: Client
     one.before("set_if", 2, lambda: two.main._core.cell("main") and seal_by(two))
     one.main.commit("mine")
     assert counted("swaps_lost_total") == before["swaps_lost_total"] + 1
-    assert counted("retries_total", operation="swap of a commit") == commits + 1
+    assert counted("retries_total", operation="commit") == commits + 1
     link(one.main, "b", 1)
     one.main.compact()
     assert counted("compactions_total", outcome="done") == done + 1
@@ -75,3 +75,20 @@ def seal_by(client: Client) -> None:
     from strandline.ids import StagingToken, new_id
 
     update(client.main._core.cell("main"), None, lambda branch: seal(branch, StagingToken(new_id())))
+
+
+def test_a_write_that_gives_up_after_it_was_made_does_not_say_that_nothing_happened(
+    one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 4)
+
+    def interrupt() -> None:
+        seal_by(two)
+        one.before("set", 1, interrupt)
+
+    one.before("set", 1, interrupt)
+    with pytest.raises(Contention) as lost:
+        link(one.main, "a", 1)
+    assert "unknown whether the write is a part" in lost.value.safe
+    assert "seal" in lost.value.what
+    assert paths(two) == ["a"]

@@ -29,7 +29,7 @@ from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.testing.faults import Outcome
 from strandline.tree.store import TreeStore
-from tests.branch.clients import Client, content, link, paths
+from tests.branch.clients import Client, Shared, content, link, paths
 from tests.tree.trees import entry, make
 
 
@@ -396,3 +396,30 @@ def test_a_cached_range_does_not_keep_what_it_was_cut_from() -> None:
         make(store, {f"k{i:05d}": entry(i) for i in range(5_000)})
         held = sum(opened.rows.get_total_buffer_size() for opened, _ in store._opened._held.values())
         assert held < 4 * store._opened.held_bytes
+
+
+def test_a_deletion_whose_tidying_fails_is_done_all_the_same(one: Client) -> None:
+    one.repo.create_branch("work")
+    one.meet("scan_page", 1, Outcome.NOT_DONE)
+    one.repo.delete_branch("work")
+    assert [found.name for found in one.repo.branches()] == ["main"]
+
+
+def test_a_deletion_that_cannot_look_at_the_default_says_what_is_known(one: Client, two: Client) -> None:
+    one.repo.create_branch("work")
+    one.meet("get", 3, Outcome.NOT_DONE)
+    with pytest.raises(StoreUnavailable) as failed:
+        one.repo.delete_branch("work")
+    assert failed.value.happened == "unknown"
+    assert "was deleted" in failed.value.safe
+    assert [found.name for found in two.repo.branches()] == ["main"]
+
+
+def test_items_from_a_clock_that_is_ahead_are_swept(one: Client, shared: Shared) -> None:
+    link(one.main, "a", 1)
+    shared.clock.advance_s(3 * 86_400)
+    one.main.commit("by a process whose clock is three days ahead")
+    shared.clock.advance_s(-3 * 86_400)
+    for _ in range(2):
+        one.repo.sweep(after_s=0, again_after_s=0)
+    assert not [name for name, held in shared.kv._partitions.items() if b"/staging/" in name and held.values]

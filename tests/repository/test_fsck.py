@@ -104,3 +104,10 @@ def test_imported_objects_are_counted_and_left_to_their_owner(repo: Repository, 
     (folder / "x").unlink()
     audit = repo.fsck()
     assert (audit.is_sound, audit.imported) == (True, 1)
+
+
+def test_a_truncated_object_is_named(lake: Lake, filled: Repository, main: Branch) -> None:
+    path = files(lake, main.stat("a/010").physical_address)[0]
+    path.chmod(0o644)
+    path.write_bytes(b"")
+    assert "'a/010' has 0 bytes instead of 2" in " ".join(filled.fsck().problems)

@@ -49,7 +49,7 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
         if not computed.pairs:
             return 0
         token, intent = _write_private(cell, seen.branch, computed.pairs)
-        if _try(cell, branch_id, seen, intent, lambda now: attach(now, seen.branch, token), token):  # noqa: B023 - called within this turn
+        if _try(cell, branch_id, seen, intent, lambda now: attach(now, seen.branch, token), token, attempts):  # noqa: B023 - called within this turn
             return len(computed.pairs)
 
 
@@ -61,7 +61,15 @@ def attach_pairs(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> int:
         seen = cell.read(branch_id)
         refuse_blocked(seen.branch, "stage", cell.name)
         token, intent = _write_private(cell, seen.branch, pairs)
-        if _try(cell, branch_id, seen, intent, lambda now: attach_on_top(now, token, StagingToken(new_id())), token):  # noqa: B023 - called within this turn
+        if _try(
+            cell,
+            branch_id,
+            seen,
+            intent,
+            lambda now: attach_on_top(now, token, StagingToken(new_id())),  # noqa: B023 - called within this turn
+            token,
+            attempts,
+        ):
             return len(pairs)
 
 
@@ -86,6 +94,7 @@ def _try(
     intent: bytes,
     transition: Callable[[Branch], Branch],
     token: StagingToken,
+    attempts: Attempts,
 ) -> bool:
     """Swap the token in; False if it was condemned, or if the layers moved that it was computed from.
 
@@ -94,7 +103,6 @@ def _try(
     swap and it finds the token on record, or the seal makes the swap fail.
     """
     now = seen
-    attempts = Attempts(cell, "swap of an atomic change")
     while True:
         if is_condemned(cell.stores, intent):
             return False

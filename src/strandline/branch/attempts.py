@@ -32,13 +32,18 @@ class Attempts:
 
     Args:
         operation: its name, for metrics and the error.
+
+    Attributes:
+        safe: what is known of the operation's effect if it gives up.
     """
 
     def __init__(self, cell: BranchCell, operation: str) -> None:
+        self.safe = "Nothing was changed."
         self._cell = cell
         self._operation = operation
         self._has_begun = False
         self._lost = 0
+        self._changes_before = cell.change_count
 
     def next(self) -> bool:
         """Stands at the top of a loop: the first attempt is free, for each other one `again` is called."""
@@ -55,35 +60,36 @@ class Attempts:
             Contention: `MAX_ATTEMPTS` were lost. The error says who won instead.
         """
         self._lost += 1
-        if self._lost == MAX_ATTEMPTS:
-            raise contention(self._cell, self._operation)
+        if self._lost >= MAX_ATTEMPTS:
+            raise self._contention()
         metrics.retries(self._operation).inc()
         if self._lost > FREE_ATTEMPTS:
             self._cell.stores.clock.sleep(backoff_s(self._lost - FREE_ATTEMPTS))
         return self._lost > FREE_ATTEMPTS
 
+    def _contention(self) -> Contention:
+        name = self._cell.name
+        met = f"This {self._operation} met a changed branch {name!r} {MAX_ATTEMPTS} times in a row and gave up."
+        return Contention(
+            f"{met} {self._winners()}".rstrip(),
+            safe=self.safe,
+            next="Repeat the call; if it happens again, let fewer processes commit to this branch, or less often.",
+        )
 
-def contention(cell: BranchCell, operation: str) -> Contention:
-    met = f"This {operation} met a changed branch {cell.name!r} {MAX_ATTEMPTS} times in a row and gave up."
-    return Contention(
-        f"{met} {_winners(cell)}".rstrip(),
-        next="Repeat the call; if it happens again, let fewer processes commit to this branch, or less often.",
-    )
-
-
-def _winners(cell: BranchCell) -> str:
-    """Who changed the branch lately, as this process saw it."""
-    seen = list(cell.changes)
-    if not seen:
-        return ""
-    kinds = Counter(kind for kind, _ in seen)
-    done = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common())
-    commits = CommitLog(cell.stores)
-    who: Counter[str] = Counter()
-    for head in dict.fromkeys(head for _, head in seen[-20:]):
-        try:
-            who[commits.get(head).committer] += 1
-        except StrandlineError:  # it is only for the message
-            break
-    by = f", the last commits by {', '.join(name for name, _ in who.most_common(3))}" if who else ""
-    return f"Others won: of its last {len(seen)} changes seen here, {done}{by}."
+    def _winners(self) -> str:
+        """Who changed the branch meanwhile, as this process saw it."""
+        meanwhile = self._cell.change_count - self._changes_before
+        seen = list(self._cell.changes)[-meanwhile:] if meanwhile else []
+        if not seen:
+            return ""
+        kinds = Counter(kind for kind, _ in seen)
+        done = ", ".join(f"{count} × {kind}" for kind, count in kinds.most_common())
+        commits = CommitLog(self._cell.stores)
+        who: Counter[str] = Counter()
+        for head in dict.fromkeys(head for _, head in seen[-20:]):
+            try:
+                who[commits.get(head).committer] += 1
+            except StrandlineError:  # it is only for the message
+                break
+        by = f", the last commits by {', '.join(name for name, _ in who.most_common(3))}" if who else ""
+        return f"Others won: of the last {len(seen)} changes seen here, {done}{by}."

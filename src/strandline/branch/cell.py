@@ -50,6 +50,7 @@ class BranchCell:
         self.sensor = sensor
         self.changes: deque[tuple[str, CommitId]] = deque(maxlen=MAX_ATTEMPTS)
         """What others did to the branch lately, and the head that they left."""
+        self.change_count = 0
         self._key = name.encode()
         self._last: Seen | None = None
         self._shared_get = SharedRead(lambda: stores.kv.get(stores.refs, self._key), stores.clock)
@@ -81,7 +82,10 @@ class BranchCell:
             seen = Seen(raw, record, self.stores.clock.now_us())
             if last is not None:
                 self.changes.append((what_changed(last.branch, record), record.head))
+                self.change_count += 1
             self._last = seen
+            if self.sensor is not None:
+                self.sensor.saw_tokens(self.name, record)
         if branch_id is not None and seen.branch.branch_id != branch_id:
             raise self._gone()
         return seen
@@ -116,7 +120,10 @@ class BranchCell:
         written = replace(record, write_ids=(mine, *seen.branch.write_ids)[:WRITE_IDS_KEPT])
         raw = encode(written)
         if isinstance(written, Branch):
-            keep_moves(self.stores, seen.branch, written)
+            try:
+                keep_moves(self.stores, seen.branch, written)
+            except StoreUnavailable as error:  # a block too many does no harm, and the swap was not tried
+                raise StoreUnavailable(error.what, happened="no", next=error.next) from error
         try:
             self.stores.kv.set_if(self.stores.refs, self._key, raw, seen.raw)
         except PredicateFailed:

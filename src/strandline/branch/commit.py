@@ -23,7 +23,7 @@ from strandline.branch.record import (
 from strandline.branch.staging import scan_staged
 from strandline.branch.token_queue import dropped, item_pair
 from strandline.clock import Microseconds
-from strandline.errors import NothingToCommit, OutcomeUnknown, StoreUnavailable
+from strandline.errors import Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.ids import BranchId, CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.store import Tree
@@ -65,15 +65,15 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
     made = _Mine()
     try:
         return _commit(cell, commits, branch_id, draft, made)
+    except Contention as error:
+        if made.ids:
+            raise _unknown(cell.name, error) from error
+        raise
     except StoreUnavailable as error:
         if isinstance(error, OutcomeUnknown):
             raise
         if made.ids:
-            raise OutcomeUnknown(
-                error.what,
-                safe=f"It is unknown whether the commit to {cell.name!r} was made; nothing that was staged is lost.",
-                next="Look at `strandline log`, and commit again if it is not there.",
-            ) from error
+            raise _unknown(cell.name, error) from error
         raise StoreUnavailable(
             error.what,
             happened="no",
@@ -97,7 +97,9 @@ def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dr
         tree, is_complete, now = _build(cell, commits, branch_id, seen.branch, mine)
         record = None
         if is_complete:
-            record, now = _swap_until_decided(cell, commits, branch_id, draft, tree, seen.branch, mine, now, made)
+            record, now = _swap_until_decided(
+                cell, commits, branch_id, draft, tree, seen.branch, mine, now, made, attempts
+            )
         if record is not None:
             return record
         verdict, left = decide_commit(seen.branch, mine, is_complete, now.branch)
@@ -133,6 +135,7 @@ def _swap_until_decided(
     mine: tuple[StagingToken, ...],
     now: Seen,
     made: _Mine,
+    attempts: Attempts,
 ) -> tuple[Commit | None, Seen]:
     """Swap as long as the verdict is to swap; return the commit, or None and the record that needs another verdict.
 
@@ -140,7 +143,6 @@ def _swap_until_decided(
     the branch while only newer tokens come, and while earlier commits take a tail of `mine` on the same base.
     """
     stores = cell.stores
-    attempts = Attempts(cell, "swap of a commit")
     while True:
         verdict, left = decide_commit(seen, mine, True, now.branch)
         if verdict not in (Verdict.SWAP, Verdict.REPARENT):
@@ -212,6 +214,14 @@ def _find_mine(commits: CommitLog, head: CommitId, made: _Mine) -> Commit | None
             return None
         id = record.parents[0]
     return None
+
+
+def _unknown(name: str, error: StrandlineError) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        error.what,
+        safe=f"It is unknown whether the commit to {name!r} was made; nothing that was staged is lost.",
+        next="Look at `strandline log`, and commit again if it is not there.",
+    )
 
 
 def _nothing(name: str, why: str) -> NothingToCommit:

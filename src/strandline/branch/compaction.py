@@ -78,7 +78,8 @@ def compact(
         base = cell.stores.trees.tree(seen.branch.compacted) if seen.branch.compacted else head
         tree = apply(cell.stores.trees, base, counted).tree
         compacted = None if tree.id == head.id else tree.ref
-        if _swap(cell, branch_id, seen.branch, compacted):
+        nothing = not counted.entries and compacted == seen.branch.compacted and len(applied) == 1
+        if nothing or _swap(cell, branch_id, seen.branch, compacted):
             took = time.perf_counter() - started
             metrics.compactions("done").inc()
             metrics.compaction_seconds().observe(took)

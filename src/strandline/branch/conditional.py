@@ -50,6 +50,7 @@ def stage_if(
                 raise _failed(cell.name, path, found)
             kv.set_if(partition, key, written, ABSENT if held is None else held)
             has_written = True
+            attempts.safe = f"It is unknown whether the write is a part of branch {cell.name!r}."
             if cell.read(branch_id).branch.layers == seen.branch.layers:
                 if holds:
                     return

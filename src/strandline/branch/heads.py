@@ -87,7 +87,7 @@ def set_head(
             pairs.append(item_pair(stores, dropped(cell.name, branch, applied)))
         stores.kv.set_many(stores.records, pairs)
         why = Why(verb, new.commit.committer, stores.clock.now_us())
-        if _swap(cell, branch_id, action, seen, applied, new.commit.id, compacted, why):
+        if _swap(cell, branch_id, action, seen, applied, new.commit.id, compacted, why, attempts):
             commits.remember(new.commit)
             return new.commit
 
@@ -125,13 +125,13 @@ def _swap(
     head: CommitId,
     compacted: str | None,
     why: Why,
+    attempts: Attempts,
 ) -> bool:
     """Swap the head in, whatever newer tokens came meanwhile; False if the layers moved.
 
     Invariant: the new head and the folded tree were computed from exactly the layers that the swap demands.
     """
     now = seen
-    attempts = Attempts(cell, f"swap of a {why.verb}")
     while True:
         try:
             refuse_blocked(now.branch, action, cell.name)

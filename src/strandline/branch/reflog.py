@@ -7,12 +7,14 @@ the reflog has no gap and no move that never was, whoever dies when; two who rac
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import msgspec
 
 from strandline.branch.record import MOVES_KEPT, MOVES_KEPT_WHEN_FULL, Branch, HeadMove, moves_that_leave
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
+from strandline.errors import StoreUnavailable
 from strandline.ids import BranchId
 
 REFLOG_MAX_MOVES = 1_000
@@ -43,7 +45,8 @@ def keep_moves(stores: Stores, before: Branch, after: Branch) -> None:
     stores.kv.set(stores.records, _key(before.branch_id, first), encode(Block(leaving)))
     too_old = first - _BLOCKS_KEPT * BLOCK_MOVES
     if too_old > 0:
-        stores.kv.delete(stores.records, _key(before.branch_id, too_old))
+        with suppress(StoreUnavailable):  # one block too many
+            stores.kv.delete(stores.records, _key(before.branch_id, too_old))
 
 
 def read_moves(stores: Stores, branch: Branch) -> Iterator[HeadMove]:

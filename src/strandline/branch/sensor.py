@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.branch.record import Branch, is_cooling_down
+from strandline.branch.record import READ_ONLY, Branch, is_cooling_down
 from strandline.clock import Clock
 from strandline.ids import BranchId
 
@@ -21,7 +21,7 @@ class Sensor:
     """Counts by chance: whoever sees n tombstones fires with the probability n / `TOMBSTONES`.
 
     So a thousand short processes that see a little each fire as often as a long one that sees it all, and nothing is
-    kept anywhere. A single listing that skips more than the threshold surely fires. Nobody fires while the branch cools
+    kept anywhere. A listing window that skips more than the threshold surely fires. Nobody fires while the branch cools
     down from the last compaction.
 
     Args:
@@ -33,10 +33,13 @@ class Sensor:
 
     def saw_tombstones(self, name: str, branch: Branch, count: int) -> None:
         """A call staged so many deletions, or passed so many while it looked for entries."""
-        if count and random.random() * TOMBSTONES < count and not is_cooling_down(branch, self.clock.now_us()):
+        if count and random.random() * TOMBSTONES < count and self._may_compact(branch):
             self.fire(name, branch.branch_id)
 
     def saw_tokens(self, name: str, branch: Branch) -> None:
-        """A read went through all tokens of a record."""
-        if len(branch.sealed_tokens) >= SEALED_TOKENS and not is_cooling_down(branch, self.clock.now_us()):
+        """A record came by that nobody in this process had seen."""
+        if len(branch.sealed_tokens) >= SEALED_TOKENS and self._may_compact(branch):
             self.fire(name, branch.branch_id)
+
+    def _may_compact(self, branch: Branch) -> bool:
+        return READ_ONLY not in branch.blocked and not is_cooling_down(branch, self.clock.now_us())

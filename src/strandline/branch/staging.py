@@ -48,6 +48,7 @@ def stage(cell: BranchCell, branch_id: BranchId, write: Callable[[bytes], None],
             token = seen.branch.staging_token
             write(cell.stores.staging(token))
             has_written = True
+            attempts.safe = f"It is unknown whether the write is a part of branch {cell.name!r}."
             fresh = cell.read(branch_id, shared=True)
             if fresh.branch.staging_token == token:
                 return

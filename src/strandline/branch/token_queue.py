@@ -59,7 +59,8 @@ def put_item(stores: Stores, item: QueueItem) -> bytes:
 
 
 def _age_s(key: bytes, now: Microseconds) -> float:
-    return (now - int(key[len(KEY_PREFIX) : len(KEY_PREFIX) + 20])) / 1e6
+    """The age of an item. One from the future was written by a process whose clock is ahead: it is taken for new."""
+    return max(0.0, (now - int(key[len(KEY_PREFIX) : len(KEY_PREFIX) + 20])) / 1e6)
 
 
 def sweep(
@@ -86,7 +87,7 @@ def sweep(
             if _age_s(key, now) < after_s:
                 return deleted  # keys sort by time
             item: QueueItem = decode(QueueItem, value, "the token queue")
-            if item.swept_at is not None and (now - item.swept_at) / 1e6 < again_after_s:
+            if item.swept_at is not None and max(0, now - item.swept_at) / 1e6 < again_after_s:
                 continue
             if item.kind == "private" and _age_s(key, now) < private_after_s:
                 continue

@@ -57,15 +57,12 @@ def consistently_seen(cell: BranchCell, branch_id: BranchId, read: Callable[[Bra
     attempts = Attempts(cell, "read")
     while True:
         result = read(seen.branch)
-        if cell.sensor is not None:
-            cell.sensor.saw_tokens(cell.name, seen.branch)
         now: Seen = cell.read(branch_id, shared=True)
         if now.branch.layers == seen.branch.layers:
             return result, now
         if is_fresh and set(seen.branch.tokens) <= set(now.branch.tokens):
             return result, now
-        attempts.again()
-        seen, is_fresh = now, True
+        seen, is_fresh = cell.read(branch_id) if attempts.again() else now, True
 
 
 @dataclass(frozen=True, slots=True)

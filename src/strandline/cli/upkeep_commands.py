@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -25,7 +26,7 @@ def compact(
         what = f"{done.entries:,} staged entries of {done.tokens} tokens"
         told = {
             "done": f"Compacted {branch}: {what} in {done.seconds:.2f} s.",
-            "superseded": f"Nothing to compact on {branch}: what was staged was committed or discarded meanwhile.",
+            "superseded": f"Others committed, discarded or compacted what was staged on {branch} meanwhile.",
             "cooling down": f"Another compaction of {branch} began less than a minute ago; --force begins one anyway.",
         }[done.outcome]
         s.out.say(told, {"branch": branch, **asdict(done)})
@@ -49,8 +50,7 @@ def reflog(
                 "before": move.before or None,
                 "after": move.after,
             }
-            for number, move in enumerate(s.branch(branch).reflog())
-            if amount is None or number < amount
+            for move in islice(s.branch(branch).reflog(), amount)
         )
         s.out.rows(rows, ("date", "what", "by", "from", "to"))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
@@ -120,10 +121,20 @@ def delete_branch(core: RepositoryCore, name: str) -> None:
             cell.swap(seen, gone)
         except Moved:
             continue
-        if repository_record(core)[1].default_branch == name:
+        try:
+            is_default = repository_record(core)[1].default_branch == name
+        except StoreUnavailable as error:
+            raise StoreUnavailable(
+                error.what,
+                happened="unknown",
+                safe=f"Branch {name!r} was deleted; it is unknown whether it was made the default branch meanwhile.",
+                next="Look at the repository's default branch.",
+            ) from error
+        if is_default:
             _bring_back(core, name, seen.branch)
             raise NotAllowed(f"{name!r} was made the default branch meanwhile, so it stays.")
-        forget_moves(core.stores, seen.branch.branch_id)
+        with suppress(StoreUnavailable):  # the branch is gone; what is left of its reflog harms nobody
+            forget_moves(core.stores, seen.branch.branch_id)
         return
 
 
@@ -132,7 +143,8 @@ def _bring_back(core: RepositoryCore, name: str, branch: BranchRecord) -> None:
     raw, held = read_ref(core.stores, name)
     if raw is not None and isinstance(held, Deleted) and held.tokens == branch.tokens:
         restored = replace(branch, write_ids=(new_id(), *held.write_ids))
-        core.stores.kv.set_if(core.stores.refs, name.encode(), encode(restored), raw)
+        with suppress(PredicateFailed):  # somebody made a branch of that name
+            core.stores.kv.set_if(core.stores.refs, name.encode(), encode(restored), raw)
 
 
 def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:

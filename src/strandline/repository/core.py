@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from strandline import metrics
 from strandline.blob import Resolver
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
@@ -65,7 +66,11 @@ class RepositoryCore:
         before = _progress(cell.read(branch_id).branch)
         self.upkeep.pause(COMPACT_AFTER_S)
         if _progress(cell.read(branch_id).branch) == before:
-            compact(cell, self.commits, branch_id)
+            try:
+                compact(cell, self.commits, branch_id)
+            except Exception:
+                metrics.compactions("failed").inc()
+                raise
 
 
 def _progress(branch: Branch) -> tuple[str, int]:

@@ -1,7 +1,7 @@
 """`fsck`: whether everything that a repository refers to is there and whole, and what lies there that nobody refers to.
 
 References are read first and files are listed afterwards, so what is written meanwhile is never taken for missing.
-Nothing is changed. Memory: the addresses of all objects and the keys of all files, as columns.
+Nothing is changed. Memory: the keys of all files, as a column, and what is staged.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.blob import BlobStore
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import Branch, RefRecord, Tag
@@ -19,12 +21,12 @@ from strandline.branch.staging import scan_staged
 from strandline.branch.token_queue import queued_tokens
 from strandline.branch.view import consistently
 from strandline.envelope import decode
-from strandline.errors import BranchGone, FormatError, NotFound, ObjectMissing
+from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing
 from strandline.ids import CommitId
 from strandline.repository.catalog import MARKER
 from strandline.repository.core import RepositoryCore
 from strandline.tree.range_file import RangeInfo
-from strandline.tree.rows import column
+from strandline.tree.rows import column, search
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
 
 CACHE_MAX_BYTES = 1 << 20
@@ -32,6 +34,7 @@ CACHE_MAX_BYTES = 1 << 20
 YOUNG_S = 3_600
 """A file that is younger than this may be about to be referred to."""
 SHOWN = 1_000
+OBJECT_COLUMNS = ["path", "physical_address", "size"]
 Progress = Callable[[], object]
 
 
@@ -94,21 +97,22 @@ class _Fsck:
         self._audit = Audit()
         self._trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
         self._commits = CommitLog(core.stores)
-        self._referred: list[pa.StringArray] = []
-        self._staged: list[tuple[pa.StringArray, pa.StringArray]] = []
+        self._files = _Files()
+        self._staged: list[pa.Table] = []
 
     def run(self) -> Audit:
         heads, tree_refs = self._refs()
         for ref in self._walk(heads):
             tree_refs.setdefault(ref, "a commit")
-        ranges = self._ranges(tree_refs)
-        keys, sizes, ages = self._files()
-        for paths, addresses in self._staged:
-            self._objects(paths, addresses, keys)
+        ranges, metarange_keys = self._ranges(tree_refs)
+        self._files.list(self._core.stores.trees.blobs)
+        self._files.mark(pa.array([*metarange_keys, *ranges], pa.string()))
+        for rows in self._staged:
+            self._objects(rows)
         for info in ranges.values():
-            self._range(info, keys)
+            self._range(info)
             self._progress()
-        self._orphans(keys, sizes, ages)
+        self._orphans()
         self._audit.waiting_tokens = queued_tokens(self._core.stores)
         return self._audit
 
@@ -132,20 +136,19 @@ class _Fsck:
     def _branch(self, name: str, record: Branch, heads: list[CommitId], trees: dict[TreeRef, str]) -> None:
         cell = BranchCell(self._core.stores, name)
 
-        def read(now: Branch) -> tuple[Branch, list[tuple[pa.StringArray, pa.StringArray]], int]:
-            staged, count = [], 0
+        def read(now: Branch) -> tuple[Branch, list[pa.Table], int]:
+            rows, count = [], 0
             for batch in scan_staged(self._core.stores, now.tokens):
-                is_there = pa.array(~batch.deleted)
                 count += len(batch)
-                staged.append((batch.paths.filter(is_there), column(batch.rows, "physical_address").filter(is_there)))
-            return now, staged, count
+                rows.append(batch.rows.select(OBJECT_COLUMNS).filter(pa.array(~batch.deleted)))
+            return now, rows, count
 
         try:
             now, staged, count = consistently(cell, record.branch_id, read)
         except BranchGone:
             return
-        except FormatError as error:
-            self._audit.add(f"staged on branch {name!r}: {error.what}")
+        except (FormatError, Contention) as error:
+            self._audit.add(f"What is staged on branch {name!r} could not be checked: {error.what}")
             now, staged, count = record, [], 0
         self._audit.branches += 1
         self._audit.staged += count
@@ -172,7 +175,7 @@ class _Fsck:
             waiting.extend(commit.parents)
             yield commit.tree_ref
 
-    def _ranges(self, trees: dict[TreeRef, str]) -> dict[str, RangeInfo]:
+    def _ranges(self, trees: dict[TreeRef, str]) -> tuple[dict[str, RangeInfo], list[str]]:
         found: dict[str, RangeInfo] = {}
         files: list[str] = []
         for ref, of in trees.items():
@@ -186,21 +189,9 @@ class _Fsck:
                 self._audit.add(f"{error.what} ({of} needs it)")
                 continue
             found.update((info.address, info) for info in tree.ranges)
-        self._referred.append(pa.array(files, pa.string()))
-        self._referred.append(pa.array(list(found), pa.string()))
-        return found
+        return found, files
 
-    def _files(self) -> tuple[pa.StringArray, list[int], list[int]]:
-        keys: list[str] = []
-        sizes: list[int] = []
-        times: list[int] = []
-        for page in self._core.stores.trees.blobs.list_pages():
-            keys += [info.key for info in page]
-            sizes += [info.size for info in page]
-            times += [info.modified_at_us for info in page]
-        return pa.array(keys, pa.string()), sizes, times
-
-    def _range(self, info: RangeInfo, files: pa.StringArray) -> None:
+    def _range(self, info: RangeInfo) -> None:
         self._audit.ranges += 1
         try:
             rows = self._trees.rows(info)
@@ -208,23 +199,51 @@ class _Fsck:
             self._audit.add(error.what)
             return
         self._audit.objects += rows.num_rows
-        self._objects(column(rows, "path"), column(rows, "physical_address"), files)
+        self._objects(rows.select(OBJECT_COLUMNS))
 
-    def _objects(self, paths: pa.StringArray, addresses: pa.StringArray, files: pa.StringArray) -> None:
-        elsewhere = pc.match_substring(addresses, "://")
+    def _objects(self, rows: pa.Table) -> None:
+        elsewhere = pc.match_substring(column(rows, "physical_address"), "://")
         self._audit.imported += pc.sum(elsewhere).as_py() or 0
-        there = pc.or_(elsewhere, pc.is_in(addresses, value_set=files))
-        if not pc.all(there).as_py():
-            for path, address in zip(paths.filter(pc.invert(there)), addresses.filter(pc.invert(there)), strict=True):
-                self._audit.add(f"The bytes of {path.as_py()!r} are gone: there is no file {address.as_py()!r}.")
-        self._referred.append(addresses.filter(pc.invert(elsewhere)))
+        rows = rows.filter(pc.invert(elsewhere)).combine_chunks()
+        found, sizes = self._files.mark(column(rows, "physical_address"))
+        expected = column(rows, "size").to_numpy(zero_copy_only=False)
+        for at in np.flatnonzero(~found | (sizes != expected)).tolist():
+            path, address = column(rows, "path")[at].as_py(), column(rows, "physical_address")[at].as_py()
+            if found[at]:
+                self._audit.add(f"{path!r} has {sizes[at]:,} bytes instead of {expected[at]:,}, in {address!r}.")
+            else:
+                self._audit.add(f"The bytes of {path!r} are gone: there is no file {address!r}.")
 
-    def _orphans(self, keys: pa.StringArray, sizes: list[int], times: list[int]) -> None:
-        referred = pa.concat_arrays([pa.array([], pa.string()), *(array.cast(pa.string()) for array in self._referred)])
+    def _orphans(self) -> None:
+        files = self._files
+        orphan = ~files.is_referred
         now_us = self._core.stores.clock.now_us()
-        for at, is_known in enumerate(pc.is_in(keys, value_set=referred).to_pylist()):
-            if is_known or keys[at].as_py() == MARKER:
-                continue
-            self._audit.orphans += 1
-            self._audit.orphan_bytes += sizes[at]
-            self._audit.young_orphans += now_us - times[at] < YOUNG_S * 1_000_000
+        self._audit.orphans = int(orphan.sum())
+        self._audit.orphan_bytes = int(files.sizes[orphan].sum())
+        self._audit.young_orphans = int((now_us - files.times[orphan] < YOUNG_S * 1_000_000).sum())
+
+
+class _Files:
+    """The files of a storage namespace, sorted by key, and which of them somebody refers to."""
+
+    def list(self, blobs: BlobStore) -> None:
+        keys: list[pa.Array] = []
+        numbers: list[np.ndarray] = []
+        for page in blobs.list_pages():
+            keys.append(pa.array([info.key for info in page], pa.string()))
+            numbers.append(np.array([(info.size, info.modified_at_us) for info in page], np.int64).reshape(-1, 2))
+        found = pa.chunked_array(keys, pa.string()).cast(pa.large_string()).combine_chunks()
+        order = pc.sort_indices(found)
+        self.keys = found.take(order)
+        sizes_and_times = (np.concatenate(numbers) if numbers else np.zeros((0, 2), np.int64))[order.to_numpy()]
+        self.sizes, self.times = sizes_and_times[:, 0], sizes_and_times[:, 1]
+        self.is_referred = np.zeros(len(self.keys), np.bool_)
+        self.mark(pa.array([MARKER]))
+
+    def mark(self, addresses: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
+        """Note that somebody refers to these; which of them are there, and how large those files are."""
+        positions, found = search(self.keys, addresses.cast(pa.large_string()))
+        self.is_referred[positions[found]] = True
+        sizes = np.zeros(len(found), np.int64)
+        sizes[found] = self.sizes[positions[found]]
+        return found, sizes

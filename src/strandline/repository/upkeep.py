@@ -29,7 +29,10 @@ class Upkeep(Protocol):
 
 
 class ThreadedUpkeep:
-    """A daemon thread a job. A job that fails is told to the log: it is begun again when it is needed again."""
+    """A daemon thread a job. A job that fails is told to the log: it is begun again when it is needed again.
+
+    Jobs of a forked child that ends with `os._exit`, as those of `multiprocessing` do, end with it: close its lake.
+    """
 
     def __init__(self) -> None:
         self._reset()
@@ -48,16 +51,20 @@ class ThreadedUpkeep:
             if key in self._running or self._closing.is_set():
                 return
             thread = threading.Thread(target=self._run, args=(key, job), name=f"strandline-{key[0]}", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads, or the interpreter ends: callers must not notice
+                log.info("%s could not begin: %s", " ".join(key), error)
+                return
             self._running[key] = thread
-        thread.start()
 
     def _run(self, key: tuple[str, ...], job: Callable[[], object]) -> None:
         try:
             job()
         except Exception as error:
-            log.info("%s stopped: %s", " ".join(key), error)
+            log.warning("%s stopped: %s", " ".join(key), error)
         finally:
-            with self._lock:
+            with self._lock:  # which `start` holds until the job is among the running ones
                 self._running.pop(key, None)
 
     def pause(self, seconds: float) -> None:

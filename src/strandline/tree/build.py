@@ -138,6 +138,10 @@ class TreeBuilder:
             self._pool = ThreadPoolExecutor(WRITERS, "strandline-range", initializer=_give_way)
         if len(self._waiting) == MAX_IN_FLIGHT:
             self._waiting.popleft().result()
-        future = self._pool.submit(self._store.write_range, rows, self._known)
+        try:
+            future = self._pool.submit(self._store.write_range, rows, self._known)
+        except RuntimeError:  # the interpreter ends, and a compaction is being finished
+            self._done.append(self._store.write_range(rows, self._known))
+            return
         self._waiting.append(future)
         self._done.append(future)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections import OrderedDict
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Value = TypeVar("Value")
 
@@ -17,6 +19,7 @@ class ByteBoundedCache(Generic[Value]):
         self._lock = threading.Lock()
         self._held: OrderedDict[str, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
+        _caches.add(self)
 
     @property
     def held_bytes(self) -> int:
@@ -42,3 +45,14 @@ class ByteBoundedCache(Generic[Value]):
             while self._bytes > self.max_bytes:
                 _, (_, freed) = self._held.popitem(last=False)
                 self._bytes -= freed
+
+
+_caches: weakref.WeakSet[ByteBoundedCache[Any]] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    for cache in list(_caches):
+        cache._lock = threading.Lock()  # a thread of the parent may have held it, such as a compaction's
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -87,7 +87,8 @@ class Actor:
                 operation.status = "failed" if error.happened == "no" else "unknown"
             else:
                 # a write that finds its branch deleted went there and is lost with it
-                operation.status = "unknown" if operation.error in ("Contention", "BranchGone") else "refused"
+                is_unknown = operation.error == "BranchGone" or "unknown" in error.safe
+                operation.status = "unknown" if is_unknown else "refused"
             if isinstance(error, BranchGone):
                 self.handles.pop(operation.branch, None)
         finally:

@@ -35,7 +35,7 @@ class Effect:
     """What an operation may have put at a path.
 
     Attributes:
-        values: what it may be; None in it stands for "nothing there"; `ANY` for whatever the path ever held.
+        values: what it may be; None in it stands for "nothing there"; None for what `moved_from` holds.
         is_certain: whether it surely took effect by its end.
         moved_from: of a rename or copy, the path that the value comes from.
         shows_until: the earliest end of an effect on the path that surely came after this one.
@@ -133,8 +133,12 @@ class Oracle:
         if made is None or op.status == "failed":
             return
         if op.kind == "create" and op.status == "refused":
-            # an entry that was judged too early may show until it is taken back
-            made.effects[op.arguments["path"]].append(Effect(op.start, math.inf, None, False, op))
+            # an entry that was judged too early may show until it is taken back, and what was there is put back
+            earlier = [
+                other.value for other in self.history.operations if other.start < op.end and other.kind == "create"
+            ]
+            values = frozenset([None, op.value, *earlier])
+            made.effects[op.arguments["path"]].append(Effect(op.start, math.inf, values, False, op))
             return
         if op.status == "refused":
             return
@@ -177,10 +181,10 @@ class Oracle:
     def _may_be(self, made: _Creation, source: Effect, value: Value, depth: int) -> bool:
         if source.values is not None:
             return value in source.values
-        if source.moved_from is None:
-            return True
-        if value is None or depth > 3:
-            return value is not None
+        if value is None or source.moved_from is None:
+            return False
+        if depth > 3:
+            return True  # a value that was moved that often may have come from anywhere
         return any(
             self._sources(made, source.moved_from, value, at, depth + 1)
             for at in self._instants(made, [source.moved_from], source.start, source.end)
@@ -241,6 +245,12 @@ class Oracle:
                 yield Broken(
                     "a read shows what the branch held at an instant, acknowledged writes included", f"{op}: {why}"
                 )
+        if op.kind == "pages" and op.status == "ok":
+            for path, value in op.result.items():
+                if why := self._possible(made, {path: value}, op.start, op.end):
+                    yield Broken(
+                        "each page of a listing is right for an instant", f"{op} got {path!r}={value!r}: {why}"
+                    )
         if op.kind == "status" and op.status == "ok":
             yield from self._check_status(made, op)
         if op.kind == "commit":
@@ -338,9 +348,9 @@ class Oracle:
             off = [op for op in ops if op.kind in ("unprotect", "protect") and op.start > rule.start]
             until = min((op.start for op in off), default=math.inf)
             forbidden = {
-                "stage": ("put", "delete many", "put many"),
+                "stage": ("put", "delete many", "put many", "atomic put", "copy", "rename", "create"),
                 "commit": ("commit",),
-                "read-only": ("put", "commit", "reset"),
+                "read-only": ("put", "atomic put", "commit", "reset", "compact"),
             }
             for op in ops:
                 named = op.kind in forbidden[rule.arguments["what"]] and op.branch == "main"

@@ -165,6 +165,9 @@ def _instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> 
             label = f"{module.__name__.rpartition('.')[2]}.{name}"
             stack.enter_context(patch.object(module, name, counted(label, getattr(module, name))))
         stack.enter_context(patch.multiple("strandline.tree.store", read_rows=_read_rows, read_ranges=_read_ranges))
+        # few moves on the record, so that the reflog has blocks within a short history
+        stack.enter_context(patch.multiple("strandline.branch.record", MOVES_KEPT=4, MOVES_KEPT_WHEN_FULL=2))
+        stack.enter_context(patch("strandline.branch.reflog.BLOCK_MOVES", 3))
         stack.enter_context(patch("strandline.branch.cell.CACHED_MAX_AGE_S", cached_s))
         stack.enter_context(patch("strandline.branch.sensor.TOMBSTONES", 8))
         stack.enter_context(patch("strandline.branch.sensor.SEALED_TOKENS", 6))
@@ -181,7 +184,28 @@ def last_look(world: World) -> list[Broken]:
     missing = referred_files(world, repo) - set(world.blobs.blobs)
     if missing:
         broken.append(Broken("nothing that is referred to is missing", ", ".join(sorted(missing))))
+    broken += _reflogs(world, repo)
     broken += _leaks(world)
+    return broken
+
+
+def _reflogs(world: World, repo: Repository) -> list[Broken]:
+    """The reflog has exactly the moves that the swaps made, in order."""
+    broken = []
+    for name in [found.name for found in repo.branches()]:
+        branch = repo.branch(name)
+        expected = []
+        for change in world.history.changes:
+            before, after = change.before, change.after
+            if before is None or after is None or not before.branch_id == after.branch_id == branch.branch_id:
+                continue
+            if before.move_count != after.move_count:
+                expected.append((before.head, after.head))
+        shown = [(move.before, move.after) for move in branch.reflog() if move.verb != "create"]
+        if shown != expected[::-1]:
+            broken.append(
+                Broken("the reflog has each move of the head", f"{name}: {shown} instead of {expected[::-1]}")
+            )
     return broken
 
 

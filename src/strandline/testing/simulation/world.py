@@ -80,7 +80,7 @@ class SimulatedUpkeep:
                 job()
             except Killed:
                 raise
-            except Exception:
+            except StrandlineError:
                 pass  # as in `ThreadedUpkeep`: it is begun again when it is needed again
             finally:
                 self._running.discard(key)
