@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
+from strandline.branch.attach import Computed, attach_changes
+from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.token_queue import KEY_PREFIX, sweep
 from strandline.errors import (
     BranchGone,
@@ -14,6 +18,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.testing.faults import Outcome
+from strandline.tree.rows import TOMBSTONE, encode_staged
 from tests.branch.clients import Client, Shared, content, entry, link, paths
 
 
@@ -501,3 +506,30 @@ def test_the_entries_of_a_deleted_branch_are_swept(one: Client, shared: Shared) 
     one.repo.delete_branch("work")
     shared.clock.advance_s(100)
     assert one.repo.sweep() == 1
+
+
+def test_a_listing_does_not_show_a_later_write_without_an_earlier_atomic_change(
+    one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator at seed 35,546: an attach puts its token beneath the one that new writes go to."""
+    monkeypatch.setattr("strandline.branch.cell.CACHED_MAX_AGE_S", -1)  # the listing begins with a fresh record
+    link(one.main, "a", 1)
+    has_record, may_scan = threading.Event(), threading.Event()
+    shown: list[str] = []
+
+    def hold() -> None:
+        has_record.set()
+        assert may_scan.wait(10)
+
+    def compute(_: BranchRecord) -> Computed:
+        one.before("scan_page", 1, hold)
+        reader.start()
+        assert has_record.wait(10)
+        return Computed([(b"a", encode_staged(TOMBSTONE)), (b"b", encode_staged(entry(1)))])
+
+    reader = threading.Thread(target=lambda: shown.extend(paths(one)))
+    attach_changes(two.main._core.cell("main"), two.main.branch_id, compute)
+    link(two.main, "c", 1)
+    may_scan.set()
+    reader.join()
+    assert shown in (["b", "c"], ["b"], ["a"])

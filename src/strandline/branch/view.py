@@ -51,7 +51,8 @@ def consistently_seen(cell: BranchCell, branch_id: BranchId, read: Callable[[Bra
     """Like `consistently`, with the record that was read at the end.
 
     It is if the record was read from the store after the call began and the tokens on it are still on record at the
-    end; or if it came from the cache and a fresh read at the end shows the same layers.
+    end, with nothing attached between them; or if it came from the cache and a fresh read at the end shows the same
+    layers.
     """
     seen, is_fresh = cell.cached(branch_id)
     attempts = Attempts(cell, "read")
@@ -60,7 +61,10 @@ def consistently_seen(cell: BranchCell, branch_id: BranchId, read: Callable[[Bra
         now: Seen = cell.read(branch_id, shared=True)
         if now.branch.layers == seen.branch.layers:
             return result, now
-        if is_fresh and set(seen.branch.tokens) <= set(now.branch.tokens):
+        # an attach puts a token beneath the staging token: what is written there later is above it, and would show
+        # without it
+        nothing_between = seen.branch.attaches == now.branch.attaches
+        if is_fresh and nothing_between and set(seen.branch.tokens) <= set(now.branch.tokens):
             return result, now
         seen, is_fresh = cell.read(branch_id) if attempts.again() else now, True
 
