@@ -162,7 +162,7 @@ class SharedBlobs(BlobStore):
         return io.BytesIO(self.get(key))
 
     def spark_url(self, key: str) -> str:
-        raise NotImplementedError("Spark does not run in a simulation.")
+        return f"{self.url}/{key}"
 
 
 class SimulatedBlobs(BlobStore):

@@ -10,7 +10,7 @@ import msgspec
 
 from strandline.branch.record import Branch, RefRecord
 from strandline.envelope import decode
-from strandline.errors import StrandlineError
+from strandline.errors import Corrupted, StrandlineError
 from strandline.testing.simulation.oracle import Broken
 from strandline.testing.simulation.scheduler import Fate, Line
 from strandline.testing.simulation.world import World
@@ -82,8 +82,8 @@ def _staged(value: bytes) -> str:
     try:
         staged = decode_staged(value)
         return str(staged.checksum) if isinstance(staged, Entry) else "deleted"
-    except Exception:
-        pass
+    except Corrupted:
+        pass  # it is a record, not a staged entry
     try:
         return str(msgspec.msgpack.decode(value))[:200]
     except msgspec.MsgspecError:
