@@ -34,5 +34,8 @@ def run_batches(first: int, seeds: int, jobs: int) -> Iterator[Batch]:
     if jobs == 1:
         yield from itertools.starmap(run_batch, zip(starts, sizes, strict=True))
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(jobs, mp_context=get_context("spawn"))
+    try:
         yield from pool.map(run_batch, starts, sizes)
+    finally:
+        pool.shutdown(cancel_futures=True)  # whoever stops at the first broken promise waits for no other seed
