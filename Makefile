@@ -42,7 +42,7 @@ servers:
 
 lock: ## pin versions and hashes anew
 	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
-		--custom-compile-command "make lock" pyproject.toml --extra spark --extra postgres --extra redis --extra polars --extra metrics --extra simulation requirements/dev.in -o requirements/dev.txt
+		--custom-compile-command "make lock" pyproject.toml --all-extras requirements/dev.in -o requirements/dev.txt
 	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
 		--custom-compile-command "make lock" requirements/uv.in -o requirements/uv.txt
 

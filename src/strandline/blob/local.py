@@ -173,6 +173,9 @@ class LocalBlobStore(BlobStore):
         except OSError as error:
             raise _unavailable(error, self.root, "unknown") from error
 
+    def local_path(self, key: str) -> str:
+        return self._path(key)
+
     def spark_url(self, key: str) -> str:
         return f"file://{self._root}{key}"
 

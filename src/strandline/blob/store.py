@@ -102,6 +102,10 @@ class BlobStore(ABC):
     def spark_url(self, key: str) -> str:
         """The URL under which Hadoop's file systems, and so Spark, know a key."""
 
+    def local_path(self, key: str) -> str | None:
+        """Where the blob is on this machine, if it is a file; never to be written."""
+        return None
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Like `list_pages`, blob by blob."""
         for page in self.list_pages(prefix):

@@ -300,14 +300,14 @@ class Branch(Ref):
         entries: Sequence[tuple[str, Entry]],
         *,
         replace_below: str | None = None,
-        keep: Callable[[str], bool] = lambda path: False,
+        keep: Callable[[str, Entry], bool] = lambda path, entry: False,
         expect: Mapping[str, str | None] | None = None,
     ) -> int:
         """Stage entries, and perhaps delete what else is below a prefix, at one instant; returns the changes made.
 
         Args:
             replace_below: delete all paths below this prefix that are not among the entries and not kept.
-            keep: which of the paths present there stay.
+            keep: which of the objects present there stay, by path and entry; it may raise.
             expect: checksums that paths must have (None: must not exist) at that instant.
 
         Raises:
@@ -329,8 +329,12 @@ class Branch(Ref):
                     )
             gone: list[tuple[bytes, bytes]] = []
             if replace_below is not None:
-                present = [key for rows in self._sealed_rows(record, replace_below) for key in keys_of(rows)]
-                gone = [(key, value) for key in present if key not in written and not keep(key.decode())]
+                present = (pair for rows in self._sealed_rows(record, replace_below) for pair in entries_of(rows))
+                gone = [
+                    (path.encode(), value)
+                    for path, entry in present
+                    if path.encode() not in written and not keep(path, entry)
+                ]
             return Computed(new + gone)
 
         return attach_changes(self._cell, self.branch_id, compute)

@@ -1,6 +1,7 @@
 """Spark: reading and writing tables natively. Plain DataFrame calls only, so that it runs on Spark Connect as well."""
 
 from strandline.spark.read import read_table
+from strandline.spark.session import configure
 from strandline.spark.write import write_table
 
-__all__ = ["read_table", "write_table"]
+__all__ = ["configure", "read_table", "write_table"]

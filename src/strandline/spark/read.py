@@ -1,4 +1,4 @@
-"""Reading a table with Spark's own Parquet reader.
+"""Reading a table with Spark's own readers.
 
 Partition values come from the *logical* path of a file. Where its physical folders say the same, which they do for all
 that strandline wrote and nobody renamed, Spark finds them in the physical path and prunes by them natively. All other
@@ -8,51 +8,70 @@ files get them from a literal map keyed by physical path.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 from urllib.parse import quote
 
-from pyspark.errors import AnalysisException, ParseException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from strandline.blob import BlobStore
-from strandline.errors import UsageError
+from strandline.blob import BlobNotFound, BlobStore
+from strandline.errors import StorageError, StrandlineError, UsageError
 from strandline.repository.core import RepositoryCore
-from strandline.tables.layout import PHYSICAL_ROOT, in_own_place
+from strandline.repository.parallel import in_parallel
+from strandline.spark.session import described, held_settings, is_connect, reason_of
+from strandline.tables.condition import Condition, condition_of_column, parse_condition, refused
+from strandline.tables.layout import PHYSICAL_ROOT, in_own_place, is_skipped_by_spark
 from strandline.tables.record import RESERVED_COLUMNS, TableRecord
-from strandline.tables.table import Table, TableFile
+from strandline.tables.scan import Pruning, TableFile, vanished
+from strandline.tables.table import Table
 
 LISTING_PARALLELISM = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 LISTING_TASKS = "4"
 """Spark's default makes a task for every file of an explicit list, which takes most of the planning time."""
+TIME_ZONE = "UTC"
+"""In which partition folders spell timestamps, whatever the session's zone is."""
 _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 def read_table(table: Table, spark: SparkSession, where: str | Column | None) -> DataFrame:
     record = table.record
     files = list(table._files(record))
-    core = table.ref._core
-    frame = _scan(spark, core, record, files)
-    if where is None:
-        return frame
+    if where is not None:
+        condition = _condition(spark, record, where)
+        files = files if condition is None else Pruning(record, condition).needed(files)
+    with described(spark, f"strandline: plan a read of {table.path}"):
+        frame = scan_files(spark, table, record, files)
+        if where is None:
+            return frame
+        try:
+            chosen = frame.where(where)
+            if is_connect(spark):
+                chosen.schema  # noqa: B018 - only now does the server look at the condition
+        except Exception as error:
+            raise refused(str(where), record, reason_of(error)) from error
+    return chosen
+
+
+def _condition(spark: SparkSession, record: TableRecord, where: str | Column) -> Condition | None:
+    zone = spark.conf.get("spark.sql.session.timeZone") or TIME_ZONE
+    if not isinstance(where, str):
+        return condition_of_column(str(where), record, zone)
     try:
-        return frame.where(where)
-    except (AnalysisException, ParseException) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UsageError(
-            f"The condition {str(where)!r} does not fit table {table.path!r}: {reason}",
-            next=f"Its columns are {', '.join(record.names)}.",
-        ) from error
+        return parse_condition(where, record, zone)
+    except UsageError:
+        return None  # Spark may know better; if not, it says so
 
 
-def _scan(spark: SparkSession, core: RepositoryCore, record: TableRecord, files: Sequence[TableFile]) -> DataFrame:
+def scan_files(spark: SparkSession, table: Table, record: TableRecord, files: Sequence[TableFile]) -> DataFrame:
+    """A data frame over exactly these files of a table."""
+    core = table.ref._core
     schema = StructType.fromJson({"type": "struct", "fields": list(record.fields)})
     if not files:
         return spark.createDataFrame([], schema)
+    _refuse_skipped(files)
     native: dict[str, TableFile] = {}
     moved: list[TableFile] = []
     for file in files:
@@ -61,12 +80,59 @@ def _scan(spark: SparkSession, core: RepositoryCore, record: TableRecord, files:
             native[address] = file
         else:
             moved.append(file)
-    with _listing_parallelism(spark):
-        frames = []
-        if native:
-            frames.append(_read_native(spark, core, record, schema, list(native.values())))
-        frames += [_read_moved(spark, core, record, schema, layer) for layer in _layers(moved)]
-    return reduce(DataFrame.unionByName, frames)
+    try:
+        with held_settings(spark, {LISTING_PARALLELISM: LISTING_TASKS}):
+            frames = []
+            if native:
+                frames.append(_read_native(spark, core, record, schema, list(native.values())))
+            frames += [_read_moved(spark, core, record, schema, layer) for layer in _layers(moved)]
+            frame = reduce(DataFrame.unionByName, frames)
+            if is_connect(spark):
+                frame.schema  # noqa: B018 - the server lists the files now, while the setting is held
+            return frame
+    except StrandlineError:
+        raise
+    except Exception as error:
+        raise _why(table, files, error) from error
+
+
+def _refuse_skipped(files: Sequence[TableFile]) -> None:
+    for file in files:
+        if is_skipped_by_spark(file.info.physical_address, file.relative):
+            raise UsageError(
+                f"Spark would misread {file.info.path!r} without a word: its bytes are at "
+                f"{file.info.physical_address!r}, and Spark goes by that name.",
+                next="Bring the bytes in with branch.put, which names them safely; or read with to_arrow.",
+            )
+
+
+def _why(table: Table, files: Sequence[TableFile], error: Exception) -> StrandlineError:
+    """What to say when Spark cannot plan: a file that is gone is named."""
+    core = table.ref._core
+    if "FileSystem not found" in str(error) or "No FileSystem for scheme" in str(error):
+        return no_filesystem(core)
+
+    def is_gone(file: TableFile) -> TableFile | None:
+        blobs, key = core.resolver.resolve(file.info.physical_address)
+        try:
+            blobs.head(key)
+        except BlobNotFound:
+            return file
+        return None
+
+    gone = next((file for file in in_parallel(is_gone, files) if file is not None), None)
+    if gone is not None:
+        return vanished(gone, table.place)
+    return StorageError(
+        f"Spark cannot read {table.place}: {reason_of(error)}.", next="Mend what Spark complains of, then read again."
+    )
+
+
+def no_filesystem(core: RepositoryCore) -> UsageError:
+    return UsageError(
+        f"This Spark session cannot reach {core.resolver.namespace.url}: it was started without its file system.",
+        next="Set the session up with strandline.spark.configure(SparkSession.builder, lake) before it starts.",
+    )
 
 
 def _layers(files: Sequence[TableFile]) -> list[list[TableFile]]:
@@ -82,10 +148,15 @@ def _layers(files: Sequence[TableFile]) -> list[list[TableFile]]:
     return [list(layer.values()) for layer in layers]
 
 
+def reader_of(spark: SparkSession, record: TableRecord) -> DataFrameReader:
+    """A reader with the format and the options of a table."""
+    return spark.read.format(record.file_format).options(**record.options).option("timeZone", TIME_ZONE)
+
+
 def _read_native(
     spark: SparkSession, core: RepositoryCore, record: TableRecord, schema: StructType, files: Sequence[TableFile]
 ) -> DataFrame:
-    reader = spark.read
+    reader = reader_of(spark, record)
     if record.partition_by:
         # all writes share one base; its two outer levels appear as columns, which are named so as not to be guessed at
         outer = [StructField(name, StringType()) for name in RESERVED_COLUMNS]
@@ -93,7 +164,7 @@ def _read_native(
         reader = reader.schema(StructType([*schema.fields, *outer]))
     else:
         reader = reader.schema(schema)
-    return reader.parquet(*[_spark_path(core, file) for file in files]).select(*map(_quoted, record.names))
+    return reader.load([_spark_path(core, file) for file in files]).select(*map(quoted, record.names))
 
 
 def _read_moved(
@@ -102,20 +173,19 @@ def _read_moved(
     stored = StructType([field for field in schema.fields if field.name not in record.partition_by])
     paths = [_spark_path(core, file) for file in files]
     # a recursive look-up is the way to keep Spark from reading partitions out of the physical path
-    frame = spark.read.schema(stored).option("recursiveFileLookup", "true").parquet(*paths)
+    frame = reader_of(spark, record).schema(stored).option("recursiveFileLookup", "true").load(paths)
     for name in record.partition_by:
-        pairs = [
-            (_metadata_path(core, file), file.partition[name]) for file in files if file.partition[name] is not None
-        ]
+        pairs = [(metadata_path(core, file), text) for file in files if (text := file.partition[name]) is not None]
         values: Any = F.lit(None)
         if pairs:
-            literals = [F.lit(part) for pair in pairs for part in pair]
+            suffix = "Z" if schema[name].dataType.typeName() == "timestamp" else ""
+            literals = [F.lit(part) for path, text in pairs for part in (path, text + suffix)]
             values = F.try_element_at(F.create_map(*literals), F.col("_metadata.file_path"))
         frame = frame.withColumn(name, values.cast(schema[name].dataType))
-    return frame.select(*map(_quoted, record.names))
+    return frame.select(*map(quoted, record.names))
 
 
-def _quoted(name: str) -> Column:
+def quoted(name: str) -> Column:
     return F.col("`" + name.replace("`", "``") + "`")
 
 
@@ -125,7 +195,7 @@ def _spark_path(core: RepositoryCore, file: TableFile) -> str:
     return _GLOB.sub(r"\\\1", store.spark_url(key))
 
 
-def _metadata_path(core: RepositoryCore, file: TableFile) -> str:
+def metadata_path(core: RepositoryCore, file: TableFile) -> str:
     """The path of a file as `_metadata.file_path` spells it: a URI with its odd characters escaped."""
     store, key = core.resolver.resolve(file.info.physical_address)
     return _uri(store, key)
@@ -135,17 +205,3 @@ def _uri(store: BlobStore, key: str) -> str:
     scheme, _, rest = store.spark_url(key).partition("://")
     text = "".join(c if ord(c) > 127 else quote(c, safe="/:@!$&'()*+,;=~-._") for c in rest)
     return f"file:{text}" if scheme == "file" else f"{scheme}://{text}"  # a Hadoop path drops an empty host
-
-
-@contextmanager
-def _listing_parallelism(spark: SparkSession) -> Iterator[None]:
-    """Hold Spark's listing parallelism low for the duration of a call, then put it back."""
-    before = spark.conf.get(LISTING_PARALLELISM, None)
-    spark.conf.set(LISTING_PARALLELISM, LISTING_TASKS)
-    try:
-        yield
-    finally:
-        if before is None:
-            spark.conf.unset(LISTING_PARALLELISM)
-        else:
-            spark.conf.set(LISTING_PARALLELISM, before)

@@ -4,85 +4,118 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from strandline.blob import BlobInfo
-from strandline.errors import StorageError, UsageError
+from strandline.errors import Conflict, StorageError, StrandlineError, UsageError
 from strandline.ids import new_id
 from strandline.repository.branch import Branch
+from strandline.repository.parallel import in_parallel
+from strandline.repository.results import as_info
 from strandline.repository.upload import upload
-from strandline.tables.layout import OVERWRITE_NAME, is_data_file, partition_folders, physical_prefix
+from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files
+from strandline.spark.session import described, held_settings, reason_of
+from strandline.spark.statistics import computed_statistics
+from strandline.tables.condition import must_match, parse_condition, refused
+from strandline.tables.layout import OVERWRITE_NAME, is_data_file, partition_folders, partition_values, physical_prefix
 from strandline.tables.record import (
     RECORD_NAME,
     SchemaChange,
+    TableRecord,
+    Wanted,
     WriteMode,
     encode_record,
     plan_record,
 )
+from strandline.tables.scan import Pruning, TableFile
+from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
 from strandline.tables.table import Table, TableWrite
 from strandline.tree.rows import Entry
+
+CONTENT_TYPES = {
+    "parquet": "application/vnd.apache.parquet",
+    "orc": "application/vnd.apache.orc",
+    "avro": "application/vnd.apache.avro",
+    "json": "application/x-ndjson",
+    "csv": "text/csv",
+}
+TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+"""Spark's default, INT96, has no statistics and is deprecated."""
+ADVISORY_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+MIN_FILE_BYTES = 1 << 20
 
 
 def write_table(
     table: Table,
     data: DataFrame,
     mode: WriteMode,
-    partition_by: Sequence[str] | None,
+    wanted: Wanted,
     change: SchemaChange | None,
+    where: str | None,
+    target_file_bytes: int | None,
 ) -> TableWrite:
     started = time.monotonic()
     branch = table.ref
     if not isinstance(branch, Branch):
         raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
     branch._refuse_early("stage")
-    if not isinstance(data, DataFrame):
+    if not hasattr(data, "sparkSession"):
         raise UsageError(
             f"A table is written from a Spark DataFrame, not from {type(data).__name__}.",
             next="Make one with spark.createDataFrame(…).",
         )
+    if target_file_bytes is not None and target_file_bytes < MIN_FILE_BYTES:
+        raise UsageError(f"Files of {target_file_bytes:,} bytes are too small.", next="Use at least 1 MiB.")
     held_info, held = table.find_record()
     if held is None:
         _refuse_bad_place(branch, table)
-    record = plan_record(held, data.schema.jsonValue()["fields"], mode, partition_by, change, table.path)
-    blobs = branch._core.resolver.namespace
+    record = plan_record(held, data.schema.jsonValue()["fields"], mode, wanted, change, table.path)
+    rows = _fitting(data, record)
+    replaced = _whole(mode)
+    if where is not None:
+        rows, replaced = _replace_where(table, rows, mode, held, record, where)
+    core = branch._core
     prefix = physical_prefix(branch.branch_id, new_id())
     spark_started = time.monotonic()
-    _let_spark_write(data, record.partition_by, blobs.spark_url(prefix), table)
-    spark_seconds = time.monotonic() - spark_started
-    files = [info for info in blobs.list(prefix + "/") if is_data_file(info.key[len(prefix) + 1 :])]
-    # before anything refers to them, the files must be as durable as all else
-    blobs.sync([info.key for info in files])
-    entries = [_entry(table, prefix, info) for info in files]
+    with described(data.sparkSession, f"strandline: write {table.path} on {core.name}/{branch.name}"):
+        _let_spark_write(rows, record, core.resolver.namespace.spark_url(prefix), table, target_file_bytes)
+        spark_seconds = time.monotonic() - spark_started
+        files = _written(table, record, prefix)
+        # before anything refers to them, the files must be as durable as all else
+        core.resolver.namespace.sync([file.info.physical_address for file in files])
+        statistics = _statistics(data, table, record, files)
+    entries = [(file.info.path, _entry(file, statistics)) for file in files]
     if held != record:
-        body = encode_record(record)
-        entry = upload(branch._core, branch.branch_id, RECORD_NAME, body, "application/json", None)
+        entry = upload(core, branch.branch_id, RECORD_NAME, encode_record(record), "application/json", None)
         entries.append((table.record_path, entry))
-    replaced = {partition_folders(info.key[len(prefix) + 1 :]) for info in files}
-    if mode != "append":
-        if mode == "overwrite":
-            replaced.add(())
+    folders = {partition_folders(file.relative) for file in files}
+    if replaced is not None:
         body = json.dumps({"write": prefix.rpartition("=")[2]}).encode()
-        marker = upload(branch._core, branch.branch_id, OVERWRITE_NAME, body, "application/json", None)
-        entries += [("/".join((table.path, *folders, OVERWRITE_NAME)), marker) for folders in sorted(replaced)]
+        marker = upload(core, branch.branch_id, OVERWRITE_NAME, body, "application/json", None)
+        marked = folders | replaced.folders
+        entries += [("/".join((table.path, *parts, OVERWRITE_NAME)), marker) for parts in sorted(marked)]
 
-    def is_kept(path: str) -> bool:
+    def is_kept(path: str, entry: Entry) -> bool:
+        assert replaced is not None
         relative = path[len(table.prefix) :]
-        if relative == RECORD_NAME:
-            return True
-        return mode == "overwrite_partitions" and partition_folders(relative) not in replaced
+        return relative == RECORD_NAME or replaced.is_kept(relative, entry, folders)
 
     changes = branch.stage_atomically(
         entries,
-        replace_below=None if mode == "append" else table.prefix,
+        replace_below=None if replaced is None else table.prefix,
         keep=is_kept,
         expect={table.record_path: None if held_info is None else held_info.checksum},
     )
+    counted = [statistics.get(file.info.physical_address) for file in files]
     return TableWrite(
         files=len(files),
-        bytes=sum(info.size for info in files),
+        bytes=sum(file.info.size for file in files),
+        rows=None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None),
         changes=changes,
         spark_seconds=spark_seconds,
         strandline_seconds=time.monotonic() - started - spark_seconds,
@@ -104,23 +137,172 @@ def _refuse_bad_place(branch: Branch, table: Table) -> None:
         )
 
 
-def _let_spark_write(data: DataFrame, partition_by: Sequence[str], url: str, table: Table) -> None:
-    # static: a session with dynamic partition overwrite breaks the committers of object stores
-    writer = data.write.mode("errorifexists").option("partitionOverwriteMode", "static")
-    if partition_by:
-        writer = writer.partitionBy(*partition_by)
+def _fitting(data: DataFrame, record: TableRecord) -> DataFrame:
+    """The data with the table's columns, in its order, narrower types widened and missing columns null."""
+    schema = StructType.fromJson({"type": "struct", "fields": list(record.fields)})
+    held = {field.name: field.dataType for field in data.schema.fields}
+    if list(held) == list(record.names) and all(
+        held[field.name].simpleString() == field.dataType.simpleString() for field in schema.fields
+    ):
+        return data
+    return data.select(
+        *(
+            (quoted(field.name) if field.name in held else F.lit(None)).cast(field.dataType).alias(field.name)
+            for field in schema.fields
+        )
+    )
+
+
+# --- what a write takes away ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """What a write takes away.
+
+    Attributes:
+        folders: partition folders that it takes something from, besides those that it writes to.
+        is_kept: whether an object below the table stays, by its relative path, entry, and the folders written to.
+    """
+
+    folders: frozenset[tuple[str, ...]]
+    is_kept: Callable[[str, Entry, set[tuple[str, ...]]], bool]
+
+
+def _whole(mode: WriteMode) -> _Replaced | None:
+    if mode == "append":
+        return None
+    if mode == "overwrite":
+        return _Replaced(frozenset({()}), lambda relative, entry, written: False)
+    return _Replaced(frozenset(), lambda relative, entry, written: partition_folders(relative) not in written)
+
+
+def _replace_where(
+    table: Table, data: DataFrame, mode: WriteMode, held: TableRecord | None, record: TableRecord, where: str
+) -> tuple[DataFrame, _Replaced]:
+    """The rows to write, and the files to take away, when those that a condition is true for are replaced."""
+    if mode != "overwrite" or held is None or held.fields != record.fields:
+        raise UsageError(
+            "where= replaces rows of a table that exists, with its own columns.",
+            next='Use it with mode="overwrite", and change the schema in another write.',
+        )
+    spark = data.sparkSession
+    zone = spark.conf.get("spark.sql.session.timeZone") or TIME_ZONE
+    pruning = Pruning(record, parse_condition(where, record, zone))
+    known = {file.relative: file for file in table._files(record)}
+    touched = pruning.needed(known.values())
+    condition = parse_condition(where, record, zone)
+    partly = [file for file in touched if not must_match(condition, pruning.spans(file))]
+    is_true = F.coalesce(F.expr(where), F.lit(False))
+    outside = F.raise_error(F.lit(f"a row of the data does not fulfil {where}")).cast("boolean")
     try:
-        writer.parquet(url)
-    except PySparkException as error:
-        reason = str(error).strip().partition("\n")[0]
+        rows = data.where(F.when(is_true, F.lit(True)).otherwise(outside))
+        if partly:
+            rows = rows.unionByName(scan_files(spark, table, record, partly).where(~is_true))
+        rows.schema  # noqa: B018 - on Spark Connect nobody has looked at the condition yet
+    except StrandlineError:
+        raise
+    except Exception as error:
+        raise refused(where, record, reason_of(error)) from error
+    gone = {file.relative: file.info.physical_address for file in touched}
+
+    def is_kept(relative: str, entry: Entry, _: set[tuple[str, ...]]) -> bool:
+        if relative in gone:
+            if entry.physical_address != gone[relative]:
+                raise _changed(table, relative)
+            return False
+        if relative not in known and is_data_file(relative, record.file_format):
+            info = as_info(table.prefix + relative, entry)
+            file = TableFile(info, relative, partition_values(relative, record.partition_by))
+            if pruning.needed([file]):
+                raise _changed(table, relative)
+        return True
+
+    return rows, _Replaced(frozenset(partition_folders(relative) for relative in gone), is_kept)
+
+
+def _changed(table: Table, relative: str) -> Conflict:
+    path = table.prefix + relative
+    return Conflict(
+        f"{path!r} was added or changed by somebody else while rows like its own were being replaced.",
+        paths=[path],
+        next="Nothing of this write is visible; write again to replace these rows as well.",
+    )
+
+
+# --- Spark's part, and what it left -----------------------------------------------------------------------------------
+
+
+def _let_spark_write(
+    data: DataFrame, record: TableRecord, url: str, table: Table, target_file_bytes: int | None
+) -> None:
+    settings = dict(TIMESTAMPS)
+    if target_file_bytes is not None:
+        settings[ADVISORY_BYTES] = str(target_file_bytes)
+        columns: list[Column] = [quoted(name) for name in record.partition_by]
+        data = data.hint("rebalance", *columns)
+    # static: a session with dynamic partition overwrite breaks the committers of object stores
+    writer = data.write.format(record.file_format).mode("errorifexists").options(**record.options)
+    writer = writer.option("partitionOverwriteMode", "static").option("timeZone", TIME_ZONE)
+    if record.partition_by:
+        writer = writer.partitionBy(*record.partition_by)
+    try:
+        with held_settings(data.sparkSession, settings):
+            writer.save(url)
+    except Exception as error:
+        if "FileSystem not found" in str(error) or "No FileSystem for scheme" in str(error):
+            raise no_filesystem(table.ref._core) from error
         raise StorageError(
-            f"Spark failed to write table {table.path!r}: {reason}",
+            f"Spark failed to write table {table.path!r}: {reason_of(error)}.",
             safe="Nothing of it is visible on the branch.",
-            next="Mend the job, then write again.",
+            next=_advice(str(error)),
         ) from error
 
 
-def _entry(table: Table, prefix: str, info: BlobInfo) -> tuple[str, Entry]:
-    relative = info.key[len(prefix) + 1 :]
-    entry = Entry(info.key, info.size, f"etag:{info.etag}", info.modified_at_us, "application/vnd.apache.parquet")
-    return table.prefix + relative, entry
+def _advice(text: str) -> str:
+    if (
+        "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE" in text
+        or "spark-avro" in text
+        or "Failed to find data source: avro" in text
+    ):
+        return "Avro is not part of PySpark: start the session with the package org.apache.spark:spark-avro_2.13."
+    return "Mend the job, then write again."
+
+
+def _written(table: Table, record: TableRecord, prefix: str) -> list[TableFile]:
+    """The files of a write that belong to the table; what else lies there stays invisible."""
+    found = []
+    for blob in table.ref._core.resolver.namespace.list(prefix + "/"):
+        relative = blob.key[len(prefix) + 1 :]
+        if is_data_file(relative, record.file_format):
+            info = as_info(table.prefix + relative, _plain_entry(blob, record))
+            found.append(TableFile(info, relative, partition_values(relative, record.partition_by)))
+    return sorted(found, key=lambda file: file.relative)
+
+
+def _plain_entry(blob: BlobInfo, record: TableRecord) -> Entry:
+    content_type = CONTENT_TYPES[record.file_format]
+    return Entry(blob.key, blob.size, f"etag:{blob.etag}", blob.modified_at_us, content_type)
+
+
+def _statistics(
+    data: DataFrame, table: Table, record: TableRecord, files: Sequence[TableFile]
+) -> dict[str, Statistics]:
+    """What is known of the files, by physical address."""
+    columns = columns_to_read(record)
+    if record.file_format != "parquet":
+        return computed_statistics(data.sparkSession, table, record, files, columns)
+    blobs = table.ref._core.resolver.namespace
+
+    def footer(file: TableFile) -> tuple[str, Statistics]:
+        with blobs.open_read(file.info.physical_address) as source:
+            return file.info.physical_address, parquet_statistics(source, columns)
+
+    return dict(in_parallel(footer, files))
+
+
+def _entry(file: TableFile, statistics: dict[str, Statistics]) -> Entry:
+    info = file.info
+    known = statistics.get(info.physical_address)
+    metadata = None if known is None else encode_statistics(known)
+    return Entry(info.physical_address, info.size, info.checksum, info.modified_at_us, info.content_type, metadata)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from urllib.parse import unquote
 
 from strandline.ids import BranchId
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-DATA_SUFFIX = ".parquet"
 OVERWRITE_NAME = "_strandline_overwrite.json"
 """An object in each folder that an overwrite replaced, different for each write. File names never collide, so without
 it two branches that replaced the same partition would merge into both; with it they conflict."""
@@ -24,10 +24,32 @@ def physical_prefix(branch_id: BranchId, write_id: str) -> str:
     return f"{PHYSICAL_ROOT}/sl_branch={branch_id}/sl_write={write_id}"
 
 
-def is_data_file(name: str) -> bool:
-    """Whether a file that Spark left in a write's folder belongs to the table."""
-    last = name.rpartition("/")[2]
-    return last.endswith(DATA_SUFFIX) and not last.startswith(("_", ".")) and "_temporary/" not in name
+_COMPRESSIONS = ("gz", "gzip", "bz2", "deflate", "snappy", "lz4", "zst", "zstd", "br", "xz")
+_SUFFIX = re.compile(rf"\.([a-z0-9]+)(?:\.(?:{'|'.join(_COMPRESSIONS)}))?$")
+
+
+def is_data_file(name: str, file_format: str) -> bool:
+    """Whether a file below a table, or one that Spark left in a write's folder, belongs to the table's data."""
+    parts = name.split("/")
+    found = _SUFFIX.search(parts[-1])
+    if found is None or found[1] != file_format:
+        return False
+    # what begins with "_" is not for readers, unless it is the folder of a column with such a name
+    return not parts[-1].startswith(("_", ".")) and all(
+        "=" in part or not part.startswith(("_", ".")) for part in parts[:-1]
+    )
+
+
+def is_skipped_by_spark(physical_address: str, logical: str) -> bool:
+    """Whether Spark would leave a physical file out without a word, or take it for something else.
+
+    It skips names that begin with "_" or ".", also in an explicit list, and knows compression by the last suffix only.
+    """
+    name = physical_address.partition("?")[0].rpartition("/")[2]
+    if name.startswith(("_", ".")) or name.endswith("._COPYING_"):
+        return True
+    last, wanted = name.rpartition(".")[2], logical.rpartition(".")[2]
+    return last != wanted and (wanted in _COMPRESSIONS or last in _COMPRESSIONS)
 
 
 def partition_folders(relative: str) -> tuple[str, ...]:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from strandline.errors import Corrupted, NewerFormat, SchemaMismatch, UsageError
+from strandline.tables.columns import is_widening, same_type
 
 RECORD_NAME = "_strandline_table.json"
 """Below the table's path; readers of plain folders skip names that begin with "_"."""
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 brought other file formats than Parquet, their options, and statistics."""
 RESERVED_COLUMNS = ("sl_branch", "sl_write")
 """Names of folders in the physical layout, which Spark sees as columns."""
+FileFormat = Literal["parquet", "orc", "json", "csv", "avro"]
+STATISTICS_COLUMNS = 32
+"""Of how many columns statistics are kept unless the user says which."""
 WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
 SchemaChange = Literal["merge", "replace"]
 Field = dict[str, Any]
@@ -29,16 +34,33 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
         fields: the columns, partition columns among them, in order, in Spark's schema JSON.
         partition_by: names of the partition columns, outermost first.
         file_format: of the data files.
+        options: of the format, as Spark names them, for reading and writing alike.
+        statistics: names of the columns whose least and greatest values are kept; None for the first 32.
     """
 
     fields: tuple[Field, ...]
     partition_by: tuple[str, ...] = ()
-    file_format: Literal["parquet"] = "parquet"
+    file_format: FileFormat = "parquet"
+    options: dict[str, str] = {}
+    statistics: tuple[str, ...] | None = None
     format: int = FORMAT_VERSION
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(field["name"] for field in self.fields)
+
+    @property
+    def stored(self) -> tuple[Field, ...]:
+        """The columns that are in the files."""
+        return tuple(field for field in self.fields if field["name"] not in self.partition_by)
+
+    @property
+    def with_statistics(self) -> tuple[str, ...]:
+        """The columns that are in the files and have statistics."""
+        stored = [field["name"] for field in self.stored]
+        if self.statistics is None:
+            return tuple(stored[:STATISTICS_COLUMNS])
+        return tuple(name for name in stored if name in self.statistics)
 
 
 def encode_record(record: TableRecord) -> bytes:
@@ -61,11 +83,20 @@ def decode_record(data: bytes, path: str) -> TableRecord:
         ) from error
 
 
+class Wanted(NamedTuple):
+    """What a write asks of the table record; None leaves it as it is."""
+
+    partition_by: tuple[str, ...] | None = None
+    file_format: str | None = None
+    options: Mapping[str, str] | None = None
+    statistics: tuple[str, ...] | None = None
+
+
 def plan_record(
     held: TableRecord | None,
     fields: Sequence[Field],
     mode: str,
-    partition_by: Sequence[str] | None,
+    wanted: Wanted,
     change: SchemaChange | None,
     path: str,
 ) -> TableRecord:
@@ -80,21 +111,68 @@ def plan_record(
     if change not in (None, "merge", "replace") or (change == "replace" and mode != "overwrite"):
         raise UsageError(
             f"schema={change!r} does not fit mode={mode!r}.",
-            next='Use schema="merge" to add columns, or schema="replace" with mode="overwrite".',
+            next='Use schema="merge" to add or widen columns, or schema="replace" with mode="overwrite".',
         )
     _refuse_bad_columns(fields)
-    new = TableRecord(fields=tuple(_plain(field) for field in fields), partition_by=tuple(partition_by or ()))
     if held is None or change == "replace":
-        kept = new if held is None or partition_by is not None else replace(new, partition_by=held.partition_by)
-        _refuse_bad_partitions(kept, mode)
-        return kept
-    if partition_by is not None and tuple(partition_by) != held.partition_by:
+        record = _new_record(held, fields, wanted)
+    else:
+        _refuse_other_layout(held, wanted, path)
+        statistics = held.statistics if wanted.statistics is None else wanted.statistics
+        record = replace(_evolve(held, fields, change, path), statistics=statistics)
+    _refuse_bad_partitions(record, mode)
+    missing = [name for name in record.statistics or () if name not in record.names]
+    if missing:
+        raise UsageError(f"The table has no column {missing[0]!r} to keep statistics of.", next="Check statistics=.")
+    return record if record == held else replace(record, format=FORMAT_VERSION)
+
+
+def _new_record(held: TableRecord | None, fields: Sequence[Field], wanted: Wanted) -> TableRecord:
+    before = held or TableRecord(fields=())
+    file_format = wanted.file_format or before.file_format
+    if file_format not in get_args(FileFormat):
         raise UsageError(
-            f"Table {path!r} is partitioned by {list(held.partition_by)}, not by {list(partition_by)}.",
-            next='Leave partition_by out, or rewrite the table with mode="overwrite", schema="replace".',
+            f"{file_format!r} is not a format of tables.", next=f"Use one of {', '.join(get_args(FileFormat))}."
         )
-    _refuse_bad_partitions(held, mode)
-    return _evolve(held, new, change, path)
+    options = before.options if wanted.options is None and file_format == before.file_format else wanted.options
+    if file_format == "csv" and "header" not in {name.lower() for name in options or {}}:
+        options = {"header": "true", **(options or {})}  # so that a file by itself says what its columns are
+    return TableRecord(
+        fields=tuple(_plain(field) for field in fields),
+        partition_by=before.partition_by if wanted.partition_by is None else wanted.partition_by,
+        file_format=cast("FileFormat", file_format),
+        options=_options(options or {}),
+        statistics=wanted.statistics if wanted.statistics is not None or held is None else _still(held, fields),
+    )
+
+
+def _still(held: TableRecord, fields: Sequence[Field]) -> tuple[str, ...] | None:
+    names = {field["name"] for field in fields}
+    return None if held.statistics is None else tuple(name for name in held.statistics if name in names)
+
+
+OWN_OPTIONS = ("path", "mergeschema", "recursivefilelookup", "basepath", "partitionoverwritemode", "timezone")
+"""Options that decide which files are read or what their places mean, which are not the caller's to choose."""
+
+
+def _options(options: Mapping[str, object]) -> dict[str, str]:
+    refused = [name for name in options if name.lower() in OWN_OPTIONS]
+    if refused:
+        raise UsageError(f"The option {refused[0]!r} is not a table's to have.", next="Leave it out.")
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
+
+
+def _refuse_other_layout(held: TableRecord, wanted: Wanted, path: str) -> None:
+    advice = 'Leave it out, or rewrite the table with mode="overwrite", schema="replace".'
+    if wanted.partition_by is not None and wanted.partition_by != held.partition_by:
+        raise UsageError(
+            f"Table {path!r} is partitioned by {list(held.partition_by)}, not by {list(wanted.partition_by)}.",
+            next=advice,
+        )
+    if wanted.file_format is not None and wanted.file_format != held.file_format:
+        raise UsageError(f"Table {path!r} is {held.file_format}, not {wanted.file_format}.", next=advice)
+    if wanted.options is not None and not _options(wanted.options).items() <= held.options.items():
+        raise UsageError(f"Table {path!r} has the options {held.options}.", next=advice)
 
 
 def _plain(field: Field) -> Field:
@@ -121,40 +199,42 @@ def _refuse_bad_partitions(record: TableRecord, mode: str) -> None:
         raise UsageError("The table has no partitions to overwrite.", next='Use mode="overwrite".')
 
 
-def _evolve(held: TableRecord, new: TableRecord, change: SchemaChange | None, path: str) -> TableRecord:
+def _evolve(held: TableRecord, fields: Sequence[Field], change: SchemaChange | None, path: str) -> TableRecord:
     before = {field["name"]: field for field in held.fields}
-    after = {field["name"]: field for field in new.fields}
+    after = {field["name"]: _plain(field) for field in fields}
     added = [name for name in after if name not in before]
     gone = [name for name in before if name not in after]
-    other = [name for name in after if name in before and not _same_type(after[name], before[name])]
+    widened: dict[str, Field] = {}
+    other: list[str] = []
+    for name in after:
+        if name not in before or same_type(after[name]["type"], before[name]["type"]):
+            continue
+        if is_widening(after[name]["type"], before[name]["type"]):
+            continue  # the data is cast on its way
+        if is_widening(before[name]["type"], after[name]["type"]) and name not in held.partition_by:
+            widened[name] = after[name]
+        else:
+            other.append(name)
     if other:
         told = ", ".join(f"{name} is {before[name]['type']}, not {after[name]['type']}" for name in other)
         raise SchemaMismatch(f"Table {path!r} has other column types: {told}.", next="Cast the columns of the data.")
-    if (added or gone) and change != "merge":
+    if (added or gone or widened) and change != "merge":
+        wider = [
+            f"{name} would be {field['type']} instead of {before[name]['type']}" for name, field in widened.items()
+        ]
         told = "; ".join(
             part
             for part in (
                 added and f"the data has more columns: {', '.join(added)}",
                 gone and f"the data lacks columns: {', '.join(gone)}",
+                wider and f"the data has wider types: {', '.join(wider)}",
             )
             if part
         )
         raise SchemaMismatch(
             f"The columns are not those of table {path!r}: {told}.",
-            next='Select the table\'s columns, or pass schema="merge" to add new ones and leave missing ones null.',
+            next='Select and cast to the table\'s columns, or pass schema="merge" to add new ones, widen types, and '
+            "leave missing ones null.",
         )
-    return replace(held, fields=(*held.fields, *(after[name] for name in added)))
-
-
-def _same_type(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    return bool(_without_nullability(left["type"]) == _without_nullability(right["type"]))
-
-
-def _without_nullability(kind: Any) -> Any:
-    """A type of Spark's schema JSON, without what tells only whether nulls may occur in it."""
-    if isinstance(kind, dict):
-        skipped = ("nullable", "containsNull", "valueContainsNull", "metadata")
-        return {key: _without_nullability(value) for key, value in kind.items() if key not in skipped}
-    if isinstance(kind, list):
-        return [_without_nullability(item) for item in kind]
-    return kind
+    kept = (widened.get(field["name"], field) for field in held.fields)
+    return replace(held, fields=(*kept, *(after[name] for name in added)))

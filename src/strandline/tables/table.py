@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,39 +10,36 @@ import msgspec
 
 from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
+from strandline.repository.differences import Diff
 from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo
-from strandline.tables.layout import is_data_file, partition_values
-from strandline.tables.record import RECORD_NAME, SchemaChange, TableRecord, WriteMode, decode_record
+from strandline.tables.condition import Condition, parse_condition
+from strandline.tables.history import TableChange, TableHistory
+from strandline.tables.record import RECORD_NAME, SchemaChange, TableRecord, Wanted, WriteMode, decode_record
+from strandline.tables.scan import Pruning, TableFile, data_files
 
 if TYPE_CHECKING:
+    import duckdb
+    import pandas
+    import polars
+    import pyarrow as pa
+    import pyarrow.dataset as ds
     from pyspark.sql import Column, DataFrame, SparkSession
-
-
-class TableFile(msgspec.Struct, frozen=True):
-    """A data file of a table.
-
-    Attributes:
-        relative: its path below the table's.
-        partition: the values of the partition columns, as text, from its logical path.
-    """
-
-    info: ObjectInfo
-    relative: str
-    partition: dict[str, str | None]
 
 
 class TableWrite(msgspec.Struct, frozen=True):
     """What a write did: it is staged as a whole, and part of the next commit.
 
     Attributes:
+        files, bytes, rows: that were written; rows is None if they were not counted.
         changes: paths that were added, replaced or deleted.
         spark_seconds: time in which Spark wrote the files.
-        strandline_seconds: all other time: planning, listing, syncing, staging.
+        strandline_seconds: all other time: planning, listing, statistics, syncing, staging.
     """
 
     files: int
     bytes: int
+    rows: int | None
     changes: int
     spark_seconds: float
     strandline_seconds: float
@@ -68,6 +65,11 @@ class Table:
     @property
     def record_path(self) -> str:
         return self.prefix + RECORD_NAME
+
+    @property
+    def place(self) -> str:
+        """The table and its commit, for sentences."""
+        return f"table {self.path!r} at {self.ref._core.name}/{self.ref.expression} (commit {self.ref.id[:12]})"
 
     def find_record(self) -> tuple[ObjectInfo | None, TableRecord | None]:
         info = self.ref.find(self.record_path)
@@ -96,16 +98,57 @@ class Table:
         """The columns, as Spark's schema JSON."""
         return {"type": "struct", "fields": list(self.record.fields)}
 
-    def files(self) -> list[TableFile]:
-        """The data files, in the order of their paths."""
-        return list(self._files(self.record))
+    def files(self, where: str | None = None) -> list[TableFile]:
+        """The data files, in the order of their paths, with their partition values and statistics.
+
+        Args:
+            where: a condition on the columns; files that cannot hold a row that it is true for are left out.
+
+        Raises:
+            UsageError: the condition is none, or names a column that is not there.
+        """
+        record = self.record
+        files = self._files(record)
+        return list(files) if where is None else Pruning(record, parse_condition(where, record)).needed(files)
 
     def _files(self, record: TableRecord) -> Iterator[TableFile]:
-        for info in self.ref.list(self.prefix):
-            assert isinstance(info, ObjectInfo)
-            relative = info.path[len(self.prefix) :]
-            if is_data_file(relative):
-                yield TableFile(info, relative, partition_values(relative, record.partition_by))
+        return data_files(self.ref.list(self.prefix), self.prefix, record)
+
+    def history(self, *, amount: int | None = None) -> TableHistory:
+        """The commits that changed the table, newest first: files and rows added and removed, and by whom."""
+
+        def changes() -> Iterator[TableChange]:
+            for commit in self.ref.log(amount=amount, prefixes=[self.prefix]):
+                now = self.ref._other(commit.id)
+                before = self.ref._other(commit.parents[0]) if commit.parents else None
+                yield self._change(now, None if before is None else before.diff(now, self.prefix))
+
+        return TableHistory(changes)
+
+    def _change(self, now: Ref, diff: Diff | None) -> TableChange:
+        commit = now.commit_info
+        sides: tuple[list[ObjectInfo], list[ObjectInfo]] = ([], [])
+        schema_changed = False
+        for change in diff or ():
+            schema_changed = schema_changed or change.path == self.record_path
+            for side, info in zip(sides, (change.after, change.before), strict=True):
+                if info is not None:
+                    side.append(info)
+        record = Table(now, self.path).find_record()[1] or TableRecord(fields=())
+        added, removed = (list(data_files(side, self.prefix, record)) for side in sides)
+        return TableChange(
+            commit=commit.id,
+            date_us=commit.date_us,
+            committer=commit.committer,
+            message=commit.message,
+            added_files=len(added),
+            removed_files=len(removed),
+            added_rows=_rows(added),
+            removed_rows=_rows(removed),
+            added_bytes=sum(file.info.size for file in added),
+            removed_bytes=sum(file.info.size for file in removed),
+            schema_changed=schema_changed,
+        )
 
     # --- engines, known by name only --------------------------------------------------------------------------------
 
@@ -113,41 +156,140 @@ class Table:
         """The table as a Spark DataFrame, planned now, read when Spark acts.
 
         Args:
-            where: a condition on its columns; partitions that it excludes are not read.
+            where: a condition on its columns, as SQL or as a Spark column. Rows for which it is not true are left out;
+                partitions and files that have none are not read.
+
+        Raises:
+            TableNotFound: the path is no table at this ref.
+            UsageError: the condition does not fit, or the session cannot reach the object store.
+            ObjectMissing: a file of the table is gone from the object store.
         """
         frame: DataFrame = _engine("spark").read_table(self, spark, where)
         return frame
+
+    def dataset(self) -> ds.Dataset:
+        """The table as a PyArrow dataset: filters and column choices given to it reach the files."""
+        record = self.record
+        found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self.place)
+        return found
+
+    def to_arrow(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The rows as a stream of Arrow record batches; `.read_all()` makes a table of them.
+
+        Args:
+            where: a condition on the columns, as SQL; partitions and files that have no such row are not read.
+            columns: which columns, in this order; by default all.
+
+        Raises:
+            UsageError: the condition or a column does not fit, or only Spark reads this table.
+            ObjectMissing, StorageError: while it is read, a file of the table is gone or damaged.
+        """
+        record = self.record
+        unknown = [name for name in columns or () if name not in record.names]
+        if unknown:
+            raise UsageError(
+                f"Table {self.path!r} has no column {unknown[0]!r}.", next=f"It has {', '.join(record.names)}."
+            )
+        condition: Condition | None = None
+        files: Any = self._files(record)
+        if where is not None:
+            condition = parse_condition(where, record)
+            files = Pruning(record, condition).needed(files)
+        rows: pa.RecordBatchReader = _frames().rows_of(
+            self.ref._core, record, list(files), self.place, condition, columns
+        )
+        return rows
+
+    def to_polars(self, where: str | None = None, columns: Sequence[str] | None = None) -> polars.DataFrame:
+        """The rows as a Polars data frame; arguments and errors are those of `to_arrow`."""
+        frame: polars.DataFrame = _package("polars").from_arrow(self.to_arrow(where, columns).read_all())
+        return frame
+
+    def to_pandas(self, where: str | None = None, columns: Sequence[str] | None = None) -> pandas.DataFrame:
+        """The rows as a pandas data frame; arguments and errors are those of `to_arrow`."""
+        _package("pandas")
+        return self.to_arrow(where, columns).read_all().to_pandas()
+
+    def to_duckdb(
+        self,
+        connection: duckdb.DuckDBPyConnection | None = None,
+        where: str | None = None,
+        columns: Sequence[str] | None = None,
+    ) -> duckdb.DuckDBPyRelation:
+        """A DuckDB relation over the table; arguments and errors are those of `to_arrow`.
+
+        DuckDB reads the rows once, as it needs them; ask again for another reading.
+        """
+        into = _package("duckdb").connect() if connection is None else connection
+        relation: duckdb.DuckDBPyRelation = into.from_arrow(self.to_arrow(where, columns))
+        return relation
 
     def write(
         self,
         data: DataFrame,
         mode: WriteMode = "append",
         *,
+        where: str | None = None,
         partition_by: Sequence[str] | str | None = None,
         schema: SchemaChange | None = None,
+        file_format: str | None = None,
+        options: Mapping[str, str] | None = None,
+        statistics: Sequence[str] | None = None,
+        target_file_bytes: int | None = None,
     ) -> TableWrite:
         """Write a Spark DataFrame; all of it appears on the branch at one instant, staged.
 
         Args:
             mode: "append" adds files; "overwrite" replaces all; "overwrite_partitions" replaces the partitions that
                 the data has rows for.
+            where: with "overwrite", replace only the rows that this condition is true for; it has to be true for each
+                row of the data. Files that lie wholly within it are dropped unread, others are written again.
             partition_by: columns whose values become folders; decided by the first write.
-            schema: "merge" to add columns; "replace", with "overwrite", to change everything.
+            schema: "merge" to add columns and widen types; "replace", with "overwrite", to change everything.
+            file_format: parquet, orc, json, csv or avro; decided by the first write.
+            options: of the format, as Spark names them; decided by the first write.
+            statistics: columns whose least and greatest values are kept, so that reads skip files; by default the
+                first 32. Parquet has them in its footers; other formats are read once more for them, unless it is [].
+            target_file_bytes: shuffle the data so that files become about this big; by default Spark writes a file
+                for each partition of the data.
 
         Raises:
             SchemaMismatch: the columns are not the table's. Spark has written nothing.
             Conflict: the table was made or changed by somebody else meanwhile. Nothing of this write is visible.
+            StorageError: Spark failed. Nothing of this write is visible.
         """
-        columns = (partition_by,) if isinstance(partition_by, str) else partition_by
-        written: TableWrite = _engine("spark").write_table(self, data, mode, columns, schema)
+        wanted = Wanted(
+            partition_by=_texts(partition_by),
+            file_format=file_format,
+            options=options,
+            statistics=_texts(statistics),
+        )
+        written: TableWrite = _engine("spark").write_table(self, data, mode, wanted, schema, where, target_file_bytes)
         return written
 
 
-def _engine(name: str) -> Any:
+def _texts(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    return None if names is None else (names,) if isinstance(names, str) else tuple(names)
+
+
+def _rows(files: Sequence[TableFile]) -> int | None:
+    counted = [file.statistics for file in files]
+    return None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
+
+
+def _frames() -> Any:
+    return import_module("strandline.tables.frames")
+
+
+def _package(name: str, extra: str | None = None) -> Any:
     try:
-        return import_module(f"strandline.{name}")
+        return import_module(name)
     except ModuleNotFoundError as error:
         raise UsageError(
             f"This needs the Python package {error.name!r}, which is not installed.",
-            next=f"Run: pip install 'strandline[{name}]'",
+            next=f"Run: pip install 'strandline[{extra or name}]'",
         ) from error
+
+
+def _engine(name: str) -> Any:
+    return _package(f"strandline.{name}", name)

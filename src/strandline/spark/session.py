@@ -1,0 +1,150 @@
+"""The Spark session: setting one up, settings held for the length of a call, and what its jobs are called."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from strandline.errors import UsageError
+from strandline.lake import Lake
+
+HADOOP_CLOUD = {"4.1": "4.1.1"}
+"""The release of spark-hadoop-cloud for a version of PySpark that has none of its own number."""
+COMMITTERS = {
+    "spark.hadoop.fs.s3a.committer.name": "magic",
+    "spark.hadoop.fs.s3a.committer.magic.enabled": "true",
+    "spark.hadoop.mapreduce.outputcommitter.factory.scheme.s3a": (
+        "org.apache.hadoop.fs.s3a.commit.S3ACommitterFactory"
+    ),
+    "spark.sql.sources.commitProtocolClass": "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol",
+    "spark.sql.parquet.output.committer.class": ("org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter"),
+}
+
+
+def configure(builder: Any, lake: Lake | str | None = None, *, packages: bool = True) -> Any:
+    """Set up the builder of a Spark session for a lake; returns it.
+
+    Args:
+        builder: `SparkSession.builder`, before `getOrCreate`.
+        lake: the lake, or the URL of its object store. On S3 the session gets S3A, its magic committer, and the
+            endpoint; credentials come from the environment, and only those of the object store reach the executors.
+        packages: let Spark fetch the Maven packages that S3 needs; False where they are on its class path already.
+    """
+    builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    url = lake._settings.blob if isinstance(lake, Lake) else lake or ""
+    parts = urlsplit(url)
+    if parts.scheme not in ("s3", "s3a"):
+        return builder
+    for name, value in COMMITTERS.items():
+        builder.config(name, value)
+    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    place = f"spark.hadoop.fs.s3a.bucket.{parts.netloc}"
+    if "endpoint" in options:
+        builder.config(f"{place}.endpoint", options["endpoint"])
+        builder.config(f"{place}.path.style.access", "true")
+        builder.config(f"{place}.connection.ssl.enabled", str(options["endpoint"].startswith("https")).lower())
+        builder.config(f"{place}.endpoint.region", options.get("region", "us-east-1"))
+    elif "region" in options:
+        builder.config(f"{place}.endpoint.region", options["region"])
+    if packages:
+        builder.config("spark.jars.packages", ",".join(s3_packages()))
+    return builder
+
+
+def s3_packages() -> list[str]:
+    """The Maven packages that S3 needs, in the versions that fit the installed PySpark."""
+    minor = ".".join(pyspark.__version__.split(".")[:2])
+    cloud = HADOOP_CLOUD.get(minor, pyspark.__version__)
+    return [f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}", f"org.apache.spark:spark-hadoop-cloud_2.13:{cloud}"]
+
+
+def _hadoop_version() -> str:
+    spec = find_spec("pyspark")
+    jars = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else Path()
+    for jar in jars.glob("hadoop-client-api-*.jar"):
+        return jar.stem.removeprefix("hadoop-client-api-")
+    raise UsageError(
+        "This PySpark has no Hadoop client, so its version is not known.",
+        next="Pass packages=False and put hadoop-aws on Spark's class path yourself.",
+    )
+
+
+def is_connect(spark: SparkSession) -> bool:
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+# --- settings that are held for a call --------------------------------------------------------------------------------
+
+_held: dict[tuple[str, str], tuple[int, str | None]] = {}
+"""For each session and name, how many calls hold a setting, and what it was before the first of them."""
+_lock = threading.Lock()
+
+
+@contextmanager
+def held_settings(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Hold SQL settings of a session for the length of a call; the last of several calls puts them back."""
+    session = _session_id(spark)
+    with _lock:
+        for name, value in settings.items():
+            count, before = _held.get((session, name), (0, None))
+            if not count:
+                before = spark.conf.get(name, None)
+            _held[session, name] = (count + 1, before)
+            spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with _lock:
+            for name in settings:
+                count, before = _held.pop((session, name))
+                if count > 1:
+                    _held[session, name] = (count - 1, before)
+                elif before is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, before)
+
+
+def _session_id(spark: SparkSession) -> str:
+    return str(getattr(spark, "session_id", None) or id(spark))
+
+
+DESCRIPTION = "spark.job.description"
+
+
+@contextmanager
+def described(spark: SparkSession, text: str) -> Iterator[None]:
+    """Say in Spark's UI what the jobs of a call are for: as their description, on Spark Connect as a tag."""
+    if is_connect(spark):
+        tag = re.sub(r"[,\s]+", "_", text)
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    context = spark.sparkContext
+    before = context.getLocalProperty(DESCRIPTION)
+    context.setJobDescription(text)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(DESCRIPTION, before)  # type: ignore[arg-type] # None takes it away
+
+
+def reason_of(error: BaseException) -> str:
+    """The first line of a Spark error that tells what happened, without the driver's frame around it."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if lines and lines[0].startswith("An error occurred while calling"):
+        lines = lines[1:]
+    text = lines[0].lstrip(": ") if lines else type(error).__name__
+    return text.rstrip(".")

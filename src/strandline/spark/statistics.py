@@ -1,0 +1,62 @@
+"""Statistics of files that have none in a footer: Spark reads them once more, all columns in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, SparkSession
+from pyspark.sql import functions as F
+
+from strandline.spark.read import metadata_path, quoted, scan_files
+from strandline.tables.columns import Kind
+from strandline.tables.record import TableRecord
+from strandline.tables.scan import TableFile
+from strandline.tables.statistics import TEXT_MAX_CHARS, Statistics, as_json
+from strandline.tables.table import Table
+
+
+def computed_statistics(
+    spark: SparkSession, table: Table, record: TableRecord, files: Sequence[TableFile], columns: Mapping[str, Kind]
+) -> dict[str, Statistics]:
+    """Statistics by physical address."""
+    if not columns or not files:
+        return {}
+    # without partition columns all files are read by their own paths, whose names come back in the metadata
+    stored = TableRecord(fields=record.stored, file_format=record.file_format, options=record.options)
+    frame = scan_files(spark, table, stored, files)
+    wanted: list[Column] = [F.count("*").alias("rows")]
+    for at, (name, kind) in enumerate(columns.items()):
+        value = _comparable(quoted(name), kind)
+        wanted += [F.min(value).alias(f"low{at}"), F.max(value).alias(f"high{at}")]
+        wanted.append(F.count_if(quoted(name).isNull()).alias(f"nulls{at}"))
+    found = {
+        row["file"]: row for row in frame.groupBy(F.col("_metadata.file_path").alias("file")).agg(*wanted).collect()
+    }
+    made = {}
+    for file in files:
+        row = found.get(metadata_path(table.ref._core, file))
+        if row is None:
+            made[file.info.physical_address] = Statistics(0, dict.fromkeys(columns, (None, None, 0)))
+            continue
+        spans = {
+            name: (
+                None if row[f"low{at}"] is None else _stored(row[f"low{at}"], kind, is_high=False),
+                None if row[f"high{at}"] is None else _stored(row[f"high{at}"], kind, is_high=True),
+                row[f"nulls{at}"],
+            )
+            for at, (name, kind) in enumerate(columns.items())
+        }
+        made[file.info.physical_address] = Statistics(row["rows"], spans)
+    return made
+
+
+def _comparable(column: Column, kind: Kind) -> Column:
+    if kind == "string":
+        return F.substring(column, 1, TEXT_MAX_CHARS + 1)
+    if kind == "timestamp":
+        return F.unix_micros(column)  # a number, which no time zone changes on its way to Python
+    return column
+
+
+def _stored(value: object, kind: Kind, *, is_high: bool) -> object:
+    return value if kind == "timestamp" else as_json(value, kind, is_high=is_high)

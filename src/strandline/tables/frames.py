@@ -1,0 +1,239 @@
+"""Reading a table without Spark: one Arrow dataset, which Arrow, Polars and DuckDB stream from.
+
+Partition values come from the logical paths, as everywhere: each file is a fragment that carries them as its partition
+expression. Filters and column choices reach the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from strandline.blob import BlobNotFound
+from strandline.errors import StorageError, UsageError
+from strandline.tables.columns import arrow_type, kind_of
+from strandline.tables.condition import Condition, partition_value
+from strandline.tables.record import TableRecord
+from strandline.tables.scan import TableFile, vanished
+
+if TYPE_CHECKING:
+    from strandline.repository.core import RepositoryCore
+
+
+def arrow_schema(record: TableRecord) -> pa.Schema:
+    return pa.schema([pa.field(field["name"], arrow_type(field["type"], field["name"])) for field in record.fields])
+
+
+def dataset_of(core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: str) -> ds.Dataset:
+    """The files as one dataset with the columns of the record.
+
+    Raises:
+        UsageError: Arrow does not read the format, or an option of it.
+    """
+    schema = arrow_schema(record)
+    file_format = _format(record, schema)
+    source = fs.PyFileSystem(_Files(core, files, place))
+    kinds = {field["name"]: kind_of(field) for field in record.fields}
+    fragments = []
+    for at, file in enumerate(files):
+        known: pc.Expression | None = None
+        for name in record.partition_by:
+            part = _is_value(schema.field(name), file.partition[name], kinds[name])
+            known = part if known is None else known & part
+        # an empty file of lines has no rows to parse, and Arrow's readers refuse it
+        if file.info.size or record.file_format not in ("csv", "json"):
+            name = f"{at}/{file.relative.rpartition('/')[2]}"
+            fragments.append(file_format.make_fragment(name, source, partition_expression=known))
+    return ds.FileSystemDataset(fragments, schema, file_format, source)
+
+
+def _is_value(field: pa.Field, text: str | None, kind: Any) -> pc.Expression:
+    if text is None:
+        return pc.field(field.name).is_null()
+    return pc.field(field.name) == _partition_scalar(field, text, kind)
+
+
+def _partition_scalar(field: pa.Field, text: str | None, kind: Any) -> pa.Scalar:
+    if text is None:
+        return pa.scalar(None, field.type)
+    value = partition_value(text, kind)
+    if value is None:
+        raise UsageError(
+            f"The partition value {text!r} is not one of column {field.name!r} ({field.type}).",
+            next="Rename the folder, or read the table with to_spark, which takes it for null.",
+        )
+    return (
+        pa.scalar(value, pa.int64()).cast(field.type)
+        if pa.types.is_timestamp(field.type)
+        else pa.scalar(value, field.type)
+    )
+
+
+class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
+    """The files of a scan for Arrow, by their number in it."""
+
+    def __init__(self, core: RepositoryCore, files: Sequence[TableFile], place: str) -> None:
+        self._core = core
+        self._files = files
+        self._place = place
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def get_type_name(self) -> str:
+        return "strandline-table"
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def _file(self, path: str) -> TableFile:
+        return self._files[int(path.partition("/")[0])]
+
+    def get_file_info(self, paths: Sequence[str]) -> list[fs.FileInfo]:
+        return [fs.FileInfo(path, fs.FileType.File, size=self._file(path).info.size) for path in paths]
+
+    def get_file_info_selector(self, selector: Any) -> NoReturn:
+        raise NotImplementedError
+
+    def open_input_file(self, path: str) -> Any:
+        file = self._file(path)
+        blobs, key = self._core.resolver.resolve(file.info.physical_address)
+        try:
+            local = blobs.local_path(key)
+            if local is not None:
+                return pa.OSFile(local, "r")
+            return pa.PythonFile(blobs.open_read(key), mode="r")
+        except (BlobNotFound, FileNotFoundError):
+            raise vanished(file, self._place) from None
+
+    def open_input_stream(self, path: str) -> Any:
+        return self.open_input_file(path)
+
+    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
+        raise NotImplementedError
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+    move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+def _format(record: TableRecord, schema: pa.Schema) -> ds.FileFormat:
+    stored = pa.schema([schema.field(field["name"]) for field in record.stored])
+    if record.file_format == "parquet":
+        return ds.ParquetFileFormat()
+    if record.file_format == "orc":
+        return ds.OrcFileFormat()
+    if record.file_format == "csv":
+        return _csv(record, stored)
+    raise UsageError(f"Tables in {record.file_format} are read by Spark only.", next="Use to_spark.")
+
+
+def _json_batches(
+    core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: str, chosen: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """Files of JSON lines, one after the other: Arrow's datasets do not make dates and times of text."""
+    from pyarrow import json
+
+    _refuse_options(record, ("compression",))
+    schema = arrow_schema(record)
+    kinds = {field["name"]: kind_of(field) for field in record.fields}
+    stored = [schema.field(field["name"]) for field in record.stored]
+    parsed = pa.schema([field.with_type(pa.string()) if _is_text(field.type) else field for field in stored])
+    options = json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="ignore")
+    source = fs.PyFileSystem(_Files(core, files, place))
+    for at, file in enumerate(files):
+        if not file.info.size:
+            continue
+        name = f"{at}/{file.relative}"
+        with source.open_input_stream(name, compression="detect") as lines:
+            rows = json.read_json(lines, parse_options=options)
+        columns = []
+        for field in schema:
+            if field.name in record.partition_by:
+                text = file.partition[field.name]
+                columns.append(pa.repeat(_partition_scalar(field, text, kinds[field.name]), len(rows)))
+            else:
+                columns.append(rows.column(field.name).cast(field.type))
+        yield from pa.table(columns, schema=schema).select(list(chosen)).to_batches()
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
+
+
+def _refuse_options(record: TableRecord, known: Sequence[str]) -> None:
+    other = [name for name in record.options if name.lower() not in known]
+    if other:
+        raise UsageError(
+            f"The table has the option {other[0]!r}, which only Spark knows to read by.", next="Use to_spark."
+        )
+
+
+def _csv(record: TableRecord, stored: pa.Schema) -> ds.FileFormat:
+    from pyarrow import csv
+
+    known = ("header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "compression")
+    _refuse_options(record, known)
+    options = {name.lower(): value for name, value in record.options.items()}
+    has_header = options.get("header", "false") == "true"
+    return ds.CsvFileFormat(
+        parse_options=csv.ParseOptions(
+            delimiter=options.get("sep", options.get("delimiter", ",")),
+            quote_char=options.get("quote", '"') or False,
+            double_quote=False,
+            escape_char=options.get("escape", "\\") or False,
+            newlines_in_values=False,
+        ),
+        # a file with a header may lack columns that came later
+        read_options=csv.ReadOptions(
+            column_names=None if has_header else stored.names, encoding=options.get("encoding", "utf8").lower()
+        ),
+        convert_options=csv.ConvertOptions(
+            column_types=stored,
+            null_values=[options.get("nullvalue", "")],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+            true_values=["true"],
+            false_values=["false"],
+        ),
+    )
+
+
+def rows_of(
+    core: RepositoryCore,
+    record: TableRecord,
+    files: Sequence[TableFile],
+    place: str,
+    condition: Condition | None,
+    columns: Sequence[str] | None,
+) -> pa.RecordBatchReader:
+    """A stream of the rows for which a condition is true; what goes wrong on the way is said in our words."""
+    chosen = list(record.names if columns is None else columns)
+    matching = None if condition is None else condition.arrow()
+    schema = arrow_schema(record)
+    if record.file_format == "json":
+        needed = [name for name in record.names if name in {*chosen, *(condition.columns() if condition else ())}]
+        lines = _json_batches(core, record, files, place, needed)
+        scanner = ds.Scanner.from_batches(
+            lines, schema=pa.schema([schema.field(name) for name in needed]), columns=chosen, filter=matching
+        )
+    else:
+        scanner = dataset_of(core, record, files, place).scanner(columns=chosen, filter=matching)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from scanner.to_batches()
+        except (pa.ArrowException, OSError, UnicodeError) as error:
+            raise StorageError(
+                f"A file of {place} cannot be read: {str(error).partition(chr(10))[0].rstrip('.')}.",
+                next="`strandline fsck` says whether it is damaged; if not, to_spark may read what Arrow does not.",
+            ) from error
+
+    return pa.RecordBatchReader.from_batches(pa.schema([schema.field(name) for name in chosen]), batches())

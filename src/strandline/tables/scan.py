@@ -1,0 +1,80 @@
+"""Which files of a table have to be read: those that a condition cannot exclude."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from strandline.errors import ObjectMissing
+from strandline.repository.results import ObjectInfo
+from strandline.tables.columns import Kind, kind_of
+from strandline.tables.condition import Condition, Span, can_match, text_value
+from strandline.tables.layout import is_data_file, partition_values
+from strandline.tables.record import TableRecord
+from strandline.tables.statistics import Statistics, decode_statistics, spans_of
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A data file of a table.
+
+    Attributes:
+        info: the object: its path, size, checksum, and where its bytes are.
+        relative: its path below the table's.
+        partition: the values of the partition columns, as text, from its logical path; None is null.
+    """
+
+    info: ObjectInfo
+    relative: str
+    partition: dict[str, str | None]
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """Rows, and for some columns the least and greatest value and nulls, if they were collected."""
+        return decode_statistics(self.info.user_metadata)
+
+
+def data_files(objects: Iterable[object], prefix: str, record: TableRecord) -> Iterator[TableFile]:
+    """The data files among the objects below a table's prefix."""
+    for info in objects:
+        assert isinstance(info, ObjectInfo)
+        relative = info.path[len(prefix) :]
+        if is_data_file(relative, record.file_format):
+            yield TableFile(info, relative, partition_values(relative, record.partition_by))
+
+
+class Pruning:
+    """Judges files of a table by a condition; partition values are parsed once each."""
+
+    def __init__(self, record: TableRecord, condition: Condition) -> None:
+        self._condition = condition
+        named = condition.columns()
+        self._kinds: dict[str, Kind | None] = {
+            field["name"]: kind_of(field) for field in record.fields if field["name"] in named
+        }
+        self._partition = [name for name in record.partition_by if name in named]
+        self._needs_statistics = len(self._partition) < len(named)
+        self._parsed: dict[tuple[str, str | None], Span] = {}
+
+    def spans(self, file: TableFile) -> dict[str, Span]:
+        """What is known of the columns that the condition names."""
+        spans = spans_of(file.statistics, self._kinds) if self._needs_statistics else {}
+        for name in self._partition:
+            text = file.partition[name]
+            if (name, text) not in self._parsed:
+                self._parsed[name, text] = text_value(text, self._kinds[name])
+            spans[name] = self._parsed[name, text]
+        return spans
+
+    def needed(self, files: Iterable[TableFile]) -> list[TableFile]:
+        """The files that may hold a row for which the condition is true."""
+        return [file for file in files if can_match(self._condition, self.spans(file))]
+
+
+def vanished(file: TableFile, place: str) -> ObjectMissing:
+    """What a read says when the bytes of a table's file are gone."""
+    return ObjectMissing(
+        f"The file {file.info.path!r} of {place} is gone from the object store: there is nothing at "
+        f"{file.info.physical_address!r}.",
+        next="Restore it from a backup of the object store, or read the table from another commit.",
+    )
