@@ -247,6 +247,10 @@ def _prepare_folder(settings: Settings, create: bool) -> None:
         raise _no_permission(folder) from error
     except (FileExistsError, NotADirectoryError) as error:
         raise InvalidSettings(f"{str(folder)!r} is not a folder.", next="Give the path of a folder.") from error
+    except OSError as error:
+        raise InvalidSettings(
+            f"A lake cannot be made in {str(folder)!r}: {error.strerror}.", next="Give the path of another folder."
+        ) from error
     effective = os.access in os.supports_effective_ids
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
         raise _no_permission(folder)

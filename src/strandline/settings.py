@@ -125,9 +125,14 @@ def _read_toml(path: Path) -> dict[str, Any]:
     wrong = [
         key for key, value in found.items() if not isinstance(value, bool if key in ("synced", "compaction") else str)
     ]
+    if wrong and not [key for key in wrong if key in unknown]:
+        raise InvalidSettings(
+            f"{str(path)!r} gives {wrong[0]} as {found[wrong[0]]!r}.",
+            next="synced and compaction are true or false; the other settings are text in quotes.",
+        )
     if unknown or wrong:
         raise InvalidSettings(
-            f"{str(path)!r} has settings that strandline does not know: {', '.join(unknown + wrong)}.",
+            f"{str(path)!r} has settings that strandline does not know: {', '.join(unknown or wrong)}.",
             next=f"The settings are {', '.join(sorted(known))}.",
         )
     # paths without a scheme are relative to the file that names them

@@ -223,7 +223,7 @@ def test_fsck_names_what_is_missing_and_fails(lake_cli: Run, tmp_path: Path) -> 
     told = json.loads(out)
     assert (told["repository"], told["problem_count"], told["orphans"]) == ("nyc", 1, 0)
     assert "'a.csv'" in told["problems"][0]
-    assert json.loads(err)["what"] == "1 things that are referred to are missing or damaged."
+    assert json.loads(err)["what"] == "1 problem: what the lake refers to is missing or damaged."
 
 
 def test_reflog_and_compact_speak_json(lake_cli: Run) -> None:

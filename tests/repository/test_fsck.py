@@ -45,6 +45,45 @@ def test_a_sound_repository_is_sound(filled: Repository) -> None:
     assert audit.waiting_tokens > 0
 
 
+def test_what_only_the_reflog_leads_to_is_checked_and_is_no_orphan(repo: Repository, main: Branch) -> None:
+    main.put("a", "1")
+    first = main.commit("first")
+    main.put("b", "2")
+    second = main.commit("second")
+    main.hard_reset(first.id)
+    audit = repo.fsck()
+    assert (audit.orphans, audit.commits, audit.unreachable) == (0, 3, 0)
+    repo._core.resolver.namespace.delete_many([repo.ref(second.id).stat("b").physical_address])
+    assert "bytes of 'b' are gone" in repo.fsck().problems[0]
+
+
+def test_commits_of_a_deleted_branch_are_no_orphans(repo: Repository, main: Branch) -> None:
+    work = main.create_branch("work")
+    work.put("a", "1")
+    head = work.commit("on work")
+    assert repo.delete_branch("work") == head.id
+    audit = repo.fsck()
+    assert (audit.unreachable, audit.orphans, audit.is_sound) == (1, 0, True)
+    assert repo.create_branch("work", head.id).read("a") == b"1"
+
+
+def test_content_is_compared_on_request(lake: Lake, repo: Repository, main: Branch) -> None:
+    for name in ("a", "b"):
+        main.put(name, b"1234567")
+    main.commit("ab")
+    main._core.resolver.namespace.put(main.stat("a").physical_address, b"1234568")
+    assert repo.fsck().is_sound
+    audit = repo.fsck(content=True)
+    assert "holds other bytes than were written" in audit.problems[0]
+    assert (audit.problem_count, audit.is_complete) == (1, True)
+
+
+def test_orphans_are_not_told_as_sure_where_metadata_is_damaged(lake: Lake, filled: Repository) -> None:
+    files(lake, f"{METADATA}/ranges")[0].unlink()
+    audit = filled.fsck()
+    assert not audit.is_complete
+
+
 def test_an_empty_repository_is_sound(repo: Repository) -> None:
     audit = repo.fsck()
     assert audit.is_sound

@@ -173,8 +173,8 @@ class BranchCell:
 
     def _gone(self) -> BranchGone:
         return BranchGone(
-            f"Branch {self.name!r} of this handle was deleted; a branch made since under its name is another one.",
-            safe="Nothing was written to the new branch.",
+            f"Branch {self.name!r} of this handle was deleted; if the name is in use again, it is another branch.",
+            safe="Nothing was written to that one.",
             next=f"Get a new handle: repository.branch({self.name!r}).",
         )
 

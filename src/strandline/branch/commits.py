@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import datetime
 
 import msgspec
@@ -11,7 +13,7 @@ from msgspec.structs import replace
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds, from_us
 from strandline.envelope import decode, encode
-from strandline.errors import Corrupted, RefNotFound
+from strandline.errors import Corrupted, FormatError, RefNotFound
 from strandline.ids import CommitId, MetaRangeId, new_id
 from strandline.tree.cache import ByteBoundedCache
 from strandline.tree.range_file import ID_BYTES
@@ -129,6 +131,13 @@ class CommitLog:
 
     def tree(self, id: CommitId) -> Tree:
         return self.stores.trees.tree(self.get(id).tree_ref)
+
+    def all(self) -> Iterator[Commit]:
+        """All commit records of the repository, also those that nothing refers to; damaged ones are left out."""
+        for page in self.stores.kv.scan_pages(self.stores.records, KEY_PREFIX, KEY_PREFIX + b"g"):
+            for key, value in zip(page.keys, page.values, strict=True):
+                with suppress(FormatError):
+                    yield decode(Commit, value, f"commit {key[len(KEY_PREFIX) :].decode()}")
 
     def ids_with_prefix(self, prefix: str, limit: int) -> list[CommitId]:
         start = KEY_PREFIX + prefix.encode()

@@ -84,6 +84,11 @@ class Output:
                 self.errors.print(f"  {escape(line)}")
 
 
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """A number with its noun: 1 branch, 2 branches."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 

@@ -40,8 +40,8 @@ def delete_branch(branch: str, lake: LakeOption = None, as_json: JsonOption = Fa
     """Delete a branch, with what is staged on it."""
     with session(lake, as_json) as s:
         repository, name, _ = split(branch)
-        s.repository(repository).delete_branch(name)
-        s.out.say(f"Deleted branch {name}.", {"deleted": name})
+        head = s.repository(repository).delete_branch(name)
+        s.out.say(f"Deleted branch {name}, which was at {head}.", {"deleted": name, "commit": head})
 
 
 @branch_app.command("reset")

@@ -8,10 +8,13 @@ from typing import Annotated
 
 import typer
 
+from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, session
 from strandline.errors import Corrupted
+from strandline.repository.fsck import SHOWN, Audit
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch")]
+PROBLEMS_SHOWN = 20
 
 
 def compact(
@@ -23,9 +26,10 @@ def compact(
     """Fold what is staged into a tree, so that listings and look-ups are fast again. Nothing else changes."""
     with session(lake, as_json) as s:
         done = s.branch(branch).compact(force=force)
-        what = f"{done.entries:,} staged entries of {done.tokens} tokens"
+        what = f"{counted(done.entries, 'staged entry', 'staged entries')} of {counted(done.tokens, 'token')}"
+        nothing = f"Nothing is staged on {branch} that would have to be compacted."
         told = {
-            "done": f"Compacted {branch}: {what} in {done.seconds:.2f} s.",
+            "done": f"Compacted {branch}: {what} in {done.seconds:.2f} s." if done.entries else nothing,
             "superseded": f"Others committed, discarded or compacted what was staged on {branch} meanwhile.",
             "cooling down": f"Another compaction of {branch} began less than a minute ago; --force begins one anyway.",
         }[done.outcome]
@@ -57,30 +61,46 @@ def reflog(
 
 def fsck(
     repository: Annotated[str | None, typer.Argument(help="The repository; without it, all of the lake.")] = None,
+    content: Annotated[bool, typer.Option("--content", help="Read all bytes and compare their checksums.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that everything a repository refers to is there and whole, and count what nobody refers to."""
+    """Check that everything a repository refers to is there, and count what nobody refers to."""
     with session(lake, as_json) as s:
         names = [repository] if repository is not None else [record.name for record in s.lake.repositories()]
         problems = 0
         for name in names:
             with s.out.progress("ranges") as step:
-                audit = s.repository(name).fsck(step)
+                audit = s.repository(name).fsck(step, content=content)
             problems += audit.problem_count
-            told = (
-                f"{name}: {audit.branches:,} branches, {audit.tags:,} tags, {audit.commits:,} commits, "
-                f"{audit.trees:,} trees, {audit.ranges:,} ranges, {audit.objects:,} objects, {audit.staged:,} staged; "
-                f"{audit.orphans:,} files ({audit.orphan_bytes:,} bytes) that nobody refers to, "
-                f"{audit.young_orphans:,} of them younger than an hour; {audit.problem_count:,} problems."
-            )
-            s.out.say(
-                "\n".join([told, *(f"  {problem}" for problem in audit.problems)]),
-                {"repository": name, **asdict(audit)},
-            )
+            shown = audit.problems[:PROBLEMS_SHOWN]
+            more = audit.problem_count - len(shown)
+            lines = [_summary(name, audit), *(f"  {problem}" for problem in shown)]
+            if more:
+                lines.append(f"  … and {counted(more, 'more problem')}; --json lists up to {SHOWN:,}.")
+            s.out.say("\n".join(lines), {"repository": name, **asdict(audit)})
         if problems:
             raise Corrupted(
-                f"{problems:,} things that are referred to are missing or damaged.",
+                f"{counted(problems, 'problem')}: what the lake refers to is missing or damaged.",
                 safe="Nothing was changed.",
                 next="Restore what is missing from a backup, or use commits that do not need it.",
             )
+
+
+def _summary(name: str, audit: Audit) -> str:
+    looked_at = ", ".join(
+        (
+            counted(audit.branches, "branch", "branches"),
+            counted(audit.tags, "tag"),
+            counted(audit.commits, "commit"),
+            counted(audit.trees, "tree"),
+            counted(audit.ranges, "range"),
+            counted(audit.objects, "object"),
+            f"{audit.staged:,} staged",
+        )
+    )
+    orphans = f"{counted(audit.orphans, 'file')} ({audit.orphan_bytes:,} bytes) that nobody refers to"
+    if audit.orphans and not audit.is_complete:
+        orphans += ", or what is damaged does"
+    young = f", {audit.young_orphans:,} of them younger than an hour" if audit.orphans else ""
+    return f"{name}: {looked_at}; {orphans}{young}; {counted(audit.problem_count, 'problem')}."

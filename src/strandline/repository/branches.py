@@ -101,8 +101,8 @@ def _taken(name: str, held: RefRecord | None) -> AlreadyExists:
     return AlreadyExists(f"There is a {kind} {name!r} already.", next="Take another name, or delete it first.")
 
 
-def delete_branch(core: RepositoryCore, name: str) -> None:
-    """Delete a branch with what is staged on it; its commits stay as long as anything refers to them."""
+def delete_branch(core: RepositoryCore, name: str) -> CommitId:
+    """Delete a branch with what is staged on it; returns its last head, by which its commits can still be read."""
     _, settings = repository_record(core)
     if name == settings.default_branch:
         raise NotAllowed(
@@ -135,7 +135,7 @@ def delete_branch(core: RepositoryCore, name: str) -> None:
             raise NotAllowed(f"{name!r} was made the default branch meanwhile, so it stays.")
         with suppress(StoreUnavailable):  # the branch is gone; what is left of its reflog harms nobody
             forget_moves(core.stores, seen.branch.branch_id)
-        return
+        return seen.branch.head
 
 
 def _bring_back(core: RepositoryCore, name: str, branch: BranchRecord) -> None:

@@ -12,19 +12,22 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from blake3 import blake3
 
-from strandline.blob import BlobStore
+from strandline.blob import BlobNotFound, BlobStore
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import Branch, RefRecord, Tag
+from strandline.branch.reflog import read_moves
 from strandline.branch.staging import scan_staged
 from strandline.branch.token_queue import queued_tokens
 from strandline.branch.view import consistently
 from strandline.envelope import decode
-from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing
+from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing, StoreUnavailable
 from strandline.ids import CommitId
 from strandline.repository.catalog import MARKER
 from strandline.repository.core import RepositoryCore
+from strandline.repository.parallel import in_parallel
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import column, search
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
@@ -34,7 +37,8 @@ CACHE_MAX_BYTES = 1 << 20
 YOUNG_S = 3_600
 """A file that is younger than this may be about to be referred to."""
 SHOWN = 1_000
-OBJECT_COLUMNS = ["path", "physical_address", "size"]
+OBJECT_COLUMNS = ["path", "physical_address", "size", "checksum"]
+CHUNK_BYTES = 1 << 20
 Progress = Callable[[], object]
 
 
@@ -46,9 +50,12 @@ class Audit:
         branches, tags, commits, trees, ranges, objects, staged: how many were looked at; objects and staged entries
             count once for each place that refers to them.
         imported: objects whose bytes somebody else keeps; they are not looked at.
+        unreachable: commits that no branch, tag or reflog leads to; they can still be read by their ids.
         problems: what is missing or damaged, in words, at most `SHOWN`.
         problem_count: how many there are.
-        orphans, orphan_bytes: files that nobody refers to, left by failed or overtaken operations.
+        is_complete: whether all metadata could be read; if not, what it refers to is among the orphans.
+        orphans, orphan_bytes: files that nothing refers to, not even an unreachable commit: overwritten and discarded
+            writes, trees that were compacted again, and what failed or overtaken operations left.
         young_orphans: those of them that may be about to be referred to.
         waiting_tokens: staging tokens that wait to be swept.
     """
@@ -61,8 +68,10 @@ class Audit:
     objects: int = 0
     staged: int = 0
     imported: int = 0
+    unreachable: int = 0
     problems: list[str] = field(default_factory=list)
     problem_count: int = 0
+    is_complete: bool = True
     orphans: int = 0
     orphan_bytes: int = 0
     young_orphans: int = 0
@@ -72,28 +81,33 @@ class Audit:
     def is_sound(self) -> bool:
         return self.problem_count == 0
 
-    def add(self, problem: str) -> None:
+    def add(self, problem: str, *, is_metadata: bool = True) -> None:
         self.problem_count += 1
+        self.is_complete = self.is_complete and not is_metadata
         if len(self.problems) < SHOWN:
             self.problems.append(problem)
 
 
-def fsck(core: RepositoryCore, progress: Progress = lambda: None) -> Audit:
+def fsck(core: RepositoryCore, progress: Progress = lambda: None, *, content: bool = False) -> Audit:
     """Read all metadata of a repository and compare it with the files that there are.
 
     Args:
         progress: called after each range.
+        content: also read the bytes, and compare them with their checksums.
 
     Raises:
         StoreUnavailable: a store does not answer. What it answers wrongly is in the audit.
     """
-    return _Fsck(core, progress).run()
+    return _Fsck(core, progress, content).run()
 
 
 class _Fsck:
-    def __init__(self, core: RepositoryCore, progress: Progress) -> None:
+    def __init__(self, core: RepositoryCore, progress: Progress, content: bool) -> None:
         self._core = core
         self._progress = progress
+        self._content = content
+        self._read: set[str] = set()
+        self._seen: set[CommitId] = set()
         self._audit = Audit()
         self._trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
         self._commits = CommitLog(core.stores)
@@ -112,6 +126,7 @@ class _Fsck:
         for info in ranges.values():
             self._range(info)
             self._progress()
+        self._unreachable(set(ranges))
         self._orphans()
         self._audit.waiting_tokens = queued_tokens(self._core.stores)
         return self._audit
@@ -154,12 +169,17 @@ class _Fsck:
         self._audit.staged += count
         self._staged += staged
         heads.append(now.head)
+        try:
+            for move in read_moves(self._core.stores, now):
+                heads += [move.after, *([move.before] if move.before else [])]
+        except FormatError as error:
+            self._audit.add(error.what)
         if now.compacted is not None:
             trees[now.compacted] = f"branch {name!r}"
 
     def _walk(self, heads: Sequence[CommitId]) -> Iterator[TreeRef]:
         """The trees of all commits that can be reached."""
-        seen: set[CommitId] = set()
+        seen = self._seen
         waiting = list(heads)
         while waiting:
             id = waiting.pop()
@@ -174,6 +194,23 @@ class _Fsck:
             self._audit.commits += 1
             waiting.extend(commit.parents)
             yield commit.tree_ref
+
+    def _unreachable(self, known: set[str]) -> None:
+        """Note what commits refer to that nothing leads to: of a deleted branch, or made in vain. It is not checked."""
+        for commit in self._commits.all():
+            if commit.id in self._seen:
+                continue
+            self._audit.unreachable += 1
+            ref = commit.tree_ref
+            try:
+                tree = self._trees.tree(ref)
+                fresh = {info.address: info for info in tree.ranges if info.address not in known}
+                known |= set(fresh)
+                self._files.mark(pa.array([f"{METARANGES_FOLDER}/{ref}.parquet", *fresh], pa.string()))
+                for info in fresh.values():
+                    self._files.mark(column(self._trees.rows(info), "physical_address"))
+            except (ObjectMissing, FormatError):
+                self._audit.is_complete = False
 
     def _ranges(self, trees: dict[TreeRef, str]) -> tuple[dict[str, RangeInfo], list[str]]:
         found: dict[str, RangeInfo] = {}
@@ -210,9 +247,38 @@ class _Fsck:
         for at in np.flatnonzero(~found | (sizes != expected)).tolist():
             path, address = column(rows, "path")[at].as_py(), column(rows, "physical_address")[at].as_py()
             if found[at]:
-                self._audit.add(f"{path!r} has {sizes[at]:,} bytes instead of {expected[at]:,}, in {address!r}.")
+                told = f"{path!r} has {sizes[at]:,} bytes instead of {expected[at]:,}, in {address!r}."
             else:
-                self._audit.add(f"The bytes of {path!r} are gone: there is no file {address!r}.")
+                told = f"The bytes of {path!r} are gone: there is no file {address!r}."
+            self._audit.add(told, is_metadata=False)
+        if self._content:
+            self._compare(rows.filter(pa.array(found & (sizes == expected))))
+
+    def _compare(self, rows: pa.Table) -> None:
+        """Read bytes and compare them with their checksums; those of tables and imports have only the store's tag."""
+        blobs = self._core.stores.trees.blobs
+        wanted = []
+        for path, address, _, checksum in zip(*(rows.column(name).to_pylist() for name in OBJECT_COLUMNS), strict=True):
+            if checksum.startswith("blake3:") and address not in self._read:
+                self._read.add(address)
+                wanted.append((path, address, checksum))
+
+        def compare(item: tuple[str, str, str]) -> str | None:
+            path, address, checksum = item
+            digest = blake3()
+            try:
+                with blobs.open_read(address) as source:
+                    while chunk := source.read(CHUNK_BYTES):
+                        digest.update(chunk)
+            except (BlobNotFound, StoreUnavailable) as error:
+                return f"The bytes of {path!r} in {address!r} cannot be read: {error}"
+            if checksum == f"blake3:{digest.hexdigest()}":
+                return None
+            return f"{path!r} holds other bytes than were written, in {address!r}."
+
+        for problem in in_parallel(compare, wanted):
+            if problem is not None:
+                self._audit.add(problem, is_metadata=False)
 
     def _orphans(self) -> None:
         files = self._files

@@ -239,11 +239,19 @@ class Ref:
                 self._copy_out(info, root / relative)
             except OSError as error:
                 raise _no_place(info, error.strerror or str(error), root) from error
+            except ObjectMissing as error:
+                error.safe = "The lake is as it was; the folder holds what was exported before."
+                raise
             if progress is not None:
                 with lock:
                     progress(info)
 
-        root.mkdir(parents=True, exist_ok=True)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"The folder {str(root)!r} cannot be made: {error.strerror}.", next="Export somewhere else."
+            ) from error
         count = sum(1 for _ in in_parallel(copy, cast("Iterator[ObjectInfo]", iter(self.list(prefix)))))
         if prefix and not count:
             raise ObjectNotFound(

@@ -146,9 +146,12 @@ class Repository:
             return self.default_branch
         return source if isinstance(source, Ref) else self.ref(source)
 
-    def delete_branch(self, name: str) -> None:
-        """Delete a branch, with what is staged on it."""
-        delete_branch(self._core, name)
+    def delete_branch(self, name: str) -> CommitId:
+        """Delete a branch, with what is staged on it and its reflog.
+
+        Returns the commit that was its head: a branch made there brings the committed part back.
+        """
+        return delete_branch(self._core, name)
 
     def branches(self, prefix: str = "") -> Names:
         def rows() -> Iterator[NamedRef]:
@@ -263,15 +266,19 @@ class Repository:
         """Delete the staged entries of tokens that left their branch long enough ago; returns their number."""
         return sweep(self._core.stores, after_s=after_s, again_after_s=again_after_s, private_after_s=private_after_s)
 
-    def fsck(self, progress: Callable[[], object] = lambda: None) -> Audit:
-        """Check that everything the repository refers to is there and whole, and count what nobody refers to.
+    def fsck(self, progress: Callable[[], object] = lambda: None, *, content: bool = False) -> Audit:
+        """Check that everything the repository refers to is there, and count what nobody refers to.
 
-        Reads all metadata, changes nothing, and may run while others work.
+        Looks at what branches, tags and reflogs lead to. Reads all metadata, changes nothing, and may run while others
+        work.
 
         Args:
-            progress: called after each range of metadata.
+            progress: called without arguments after each range of metadata.
+            content: also read all bytes and compare them with their checksums; else only sizes are compared.
         """
-        return fsck(self._core, progress)
+        if not callable(progress):
+            raise UsageError("progress must be a function without arguments.")
+        return fsck(self._core, progress, content=content)
 
 
 def _with_rules(settings: RepositoryRecord, name: str, branch: BranchRecord) -> BranchRecord:

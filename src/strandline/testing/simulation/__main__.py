@@ -20,6 +20,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--until-broken", action="store_true", help="stop at the first broken promise")
     parser.add_argument("--seed", type=int, help="run this one seed and show its interleaving")
     chosen = parser.parse_args(arguments)
+    if chosen.seeds < 1 or chosen.jobs < 1 or chosen.first < 0:
+        parser.error("--seeds and --jobs are at least 1, --first at least 0")
     if chosen.seed is not None:
         outcome = simulate(chosen.seed)
         print(outcome.trace())
