@@ -9,9 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.branch.cell import update
+from strandline.branch.record import WRITE_IDS_KEPT, Verdict, decide_commit, fold
 from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import Verdict, decide_commit, fold
-from strandline.errors import NothingToCommit, StoreUnavailable
+from strandline.errors import NothingToCommit, OutcomeUnknown, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.testing.faults import Outcome
 from tests.branch.clients import Client, Shared, content, link
@@ -197,6 +197,58 @@ def test_a_swap_that_is_late_is_done_once(one: Client, call: int) -> None:
     one.meet("set_if", call, Outcome.LATE)
     one.main.commit("first")
     assert messages(one) == ["first"]
+
+
+@pytest.mark.parametrize("verb", ["commit", "merge"])
+def test_a_lost_reply_is_found_even_if_the_head_was_taken_off_the_commit_since(
+    one: Client, two: Client, verb: str
+) -> None:
+    """Found by the simulator at seed 130,268: it said that there was nothing to commit."""
+    base = two.main.id
+    link(two.main, "x", 1)
+    other = two.main.create_branch("other")
+    if verb == "merge":
+        link(other, "y", 1)
+        other.commit("other")
+        two.main.reset()
+
+    def take_it_off() -> None:
+        for n in range(WRITE_IDS_KEPT):  # so that no write id tells what became of the swap
+            link(two.main, "n", n)
+            two.main.commit(f"{n}")
+        two.main.hard_reset(base)
+
+    one.meet("set_if", 2 if verb == "commit" else 1, Outcome.DONE_BUT_LOST)
+    one.before("set_if", 3 if verb == "commit" else 2, take_it_off)
+    made = one.main.commit("mine") if verb == "commit" else one.main.merge("other", "mine")
+    assert made.message == "mine"
+    assert two.main.id == base
+    assert [move.after for move in two.main.reflog()].count(made.id) == 1
+
+
+@pytest.mark.parametrize("verb", ["commit", "merge"])
+def test_a_reply_that_the_reflog_cannot_tell_of_is_unknown(
+    one: Client, two: Client, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = two.main.id
+    link(two.main, "x", 1)
+    other = two.main.create_branch("other")
+    if verb == "merge":
+        link(other, "y", 1)
+        other.commit("other")
+        two.main.reset()
+    monkeypatch.setattr("strandline.branch.reflog._BLOCKS_KEPT", 1)
+
+    def take_it_off() -> None:
+        for n in range(3 * WRITE_IDS_KEPT):
+            link(two.main, "n", n)
+            two.main.commit(f"{n}")
+        two.main.hard_reset(base)
+
+    one.meet("set_if", 2 if verb == "commit" else 1, Outcome.DONE_BUT_LOST)
+    one.before("set_if", 3 if verb == "commit" else 2, take_it_off)
+    with pytest.raises(OutcomeUnknown):
+        one.main.commit("mine") if verb == "commit" else one.main.merge("other", "mine")
 
 
 def test_a_lost_reply_is_found_even_if_others_committed_since(one: Client, two: Client) -> None:

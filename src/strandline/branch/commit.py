@@ -20,16 +20,14 @@ from strandline.branch.record import (
     refuse_blocked,
     seal,
 )
+from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.staging import scan_staged
 from strandline.branch.token_queue import dropped, item_pair
 from strandline.clock import Microseconds
-from strandline.errors import Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable, StrandlineError
+from strandline.errors import Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.store import Tree
-
-SEARCH_MAX_COMMITS = 10_000
-"""How far back from head a committer looks for its own commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +41,12 @@ class Draft:
     allow_empty: bool = False
 
 
-NO_COMMIT = CommitId("")
-
-
 @dataclass(slots=True)
 class _Mine:
-    """The commits whose swap may have happened, and where the search for them may stop."""
+    """The commits whose swap may have happened, and how often the head had moved before the first of them."""
 
     ids: set[CommitId] = field(default_factory=set)
-    started_from: CommitId = NO_COMMIT
+    since: int = 0
 
 
 def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft) -> Commit:
@@ -67,13 +62,13 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
         return _commit(cell, commits, branch_id, draft, made)
     except Contention as error:
         if made.ids:
-            raise _unknown(cell.name, error) from error
+            raise _unknown(cell.name, error.what) from error
         raise
     except StoreUnavailable as error:
         if isinstance(error, OutcomeUnknown):
             raise
         if made.ids:
-            raise _unknown(cell.name, error) from error
+            raise _unknown(cell.name, error.what) from error
         raise StoreUnavailable(
             error.what,
             happened="no",
@@ -89,7 +84,7 @@ def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dr
 
     seen = update(cell, branch_id, seal_if_allowed)
     mine = seen.branch.sealed_tokens
-    made.started_from = seen.branch.head
+    made.since = seen.branch.move_count
     metrics.sealed_tokens().observe(len(mine))
     attempts = Attempts(cell, "commit")
     while True:
@@ -104,7 +99,7 @@ def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dr
             return record
         verdict, left = decide_commit(seen.branch, mine, is_complete, now.branch)
         if made.ids or verdict is Verdict.LOOK_FOR_MINE:
-            found = _find_mine(commits, now.branch.head, made)
+            found = _find_mine(cell, commits, now.branch, made)
             if found is not None:
                 return found
             if verdict is Verdict.LOOK_FOR_MINE and not draft.allow_empty:
@@ -178,7 +173,7 @@ def _swap_until_decided(
         except OutcomeUnknown:
             made.ids.add(record.id)
             now = cell.read(branch_id)
-            found = _find_mine(commits, now.branch.head, made)
+            found = _find_mine(cell, commits, now.branch, made)
             if found is not None:
                 return found, now
             attempts.again()
@@ -201,24 +196,24 @@ def _drop_without_effect(cell: BranchCell, now: Seen, left: tuple[StagingToken, 
     return True
 
 
-def _find_mine(commits: CommitLog, head: CommitId, made: _Mine) -> Commit | None:
-    """Look from head back to where I started for one of my own commits: then my reply was lost, and it is done."""
+def _find_mine(cell: BranchCell, commits: CommitLog, branch: Branch, made: _Mine) -> Commit | None:
+    """One of my own commits, if the head came to it since I began: then my reply was lost, and it is done.
+
+    Raises:
+        OutcomeUnknown: the head moved so often that it cannot be told.
+    """
     if not made.ids:
         return None
-    id = head
-    for _ in range(SEARCH_MAX_COMMITS):
-        record = commits.get(id)
-        if id in made.ids:
-            return record
-        if id == made.started_from or not record.parents:
-            return None
-        id = record.parents[0]
-    return None
+    try:
+        found = came_to(cell.stores, branch, made.ids, made.since)
+    except Forgotten:
+        raise _unknown(cell.name, "The reply to a commit was lost, and the reflog does not reach back to it.") from None
+    return None if found is None else commits.get(found)
 
 
-def _unknown(name: str, error: StrandlineError) -> OutcomeUnknown:
+def _unknown(name: str, what: str) -> OutcomeUnknown:
     return OutcomeUnknown(
-        error.what,
+        what,
         safe=f"It is unknown whether the commit to {name!r} was made; nothing that was staged is lost.",
         next="Look at `strandline log`, and commit again if it is not there.",
     )

@@ -12,10 +12,11 @@ from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair
 from strandline.branch.record import Action, Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
+from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.staging import scan_staged
 from strandline.branch.token_queue import dropped, item_pair, put_item
 from strandline.branch.view import in_effect
-from strandline.errors import OutcomeUnknown, UncommittedChanges, some_paths
+from strandline.errors import OutcomeUnknown, StoreUnavailable, UncommittedChanges, some_paths
 from strandline.ids import BranchId, CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
@@ -143,9 +144,13 @@ def _swap(
             attempts.again()
             now = cell.read(branch_id)
         except OutcomeUnknown as unknown:
-            if read_back(cell, branch_id, unknown).branch.head == head:
-                return True
-            raise
+            now = read_back(cell, branch_id, unknown)
+            try:
+                if came_to(cell.stores, now.branch, {head}, seen.branch.move_count) is not None:
+                    return True
+            except (Forgotten, StoreUnavailable):
+                raise unknown from None
+            attempts.again()  # it did not happen, and cannot any more: the record is another one
 
 
 def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: bool, commits: CommitLog) -> None:

@@ -6,8 +6,9 @@ the reflog has no gap and no move that never was, whoever dies when; two who rac
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
+from itertools import islice
 
 import msgspec
 
@@ -15,7 +16,7 @@ from strandline.branch.record import MOVES_KEPT, MOVES_KEPT_WHEN_FULL, Branch, H
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
 from strandline.errors import StoreUnavailable
-from strandline.ids import BranchId
+from strandline.ids import BranchId, CommitId
 
 REFLOG_MAX_MOVES = 1_000
 """How many moves are kept at least; a few more may be."""
@@ -61,6 +62,29 @@ def read_moves(stores: Stores, branch: Branch) -> Iterator[HeadMove]:
         ):  # the swap that a newer block was written for may never have been
             block: Block = decode(Block, value, "the reflog")
             yield from block.moves
+
+
+def came_to(stores: Stores, branch: Branch, ids: Set[CommitId], since: int) -> CommitId | None:
+    """Which of these commits the head came to after its first `since` moves, wherever it went from there.
+
+    Looking back from head would not do: a hard reset takes the head off a commit that was made.
+
+    Raises:
+        Forgotten: the reflog does not reach back that far, and has none of them.
+    """
+    wanted = branch.move_count - since
+    looked_at = 0
+    for move in islice(read_moves(stores, branch), wanted):
+        if move.after in ids:
+            return move.after
+        looked_at += 1
+    if looked_at < wanted:
+        raise Forgotten
+    return None
+
+
+class Forgotten(Exception):
+    """A move would be further back than the reflog reaches."""
 
 
 def forget_moves(stores: Stores, branch_id: BranchId) -> None:
