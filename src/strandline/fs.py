@@ -100,13 +100,18 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
         self._location = lake
         self._lake: Lake | None = None
         self._lake_lock = threading.Lock()
-        # what travels to other processes, in pickles and as JSON, holds no secrets
-        self.storage_args = ()
-        kept = {"lake": lake if lake is None else os.fspath(lake), "kv": kv, "blob": blob, "tenant": tenant}
-        self.storage_options = {
-            name: without_secrets(value) if name in ("kv", "blob") else value
-            for name, value in kept.items()
-            if value is not None
+
+    # what travels to other processes, in pickles and as JSON, holds no secrets
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        return self._portable
+
+    @storage_options.setter
+    def storage_options(self, options: dict[str, Any]) -> None:
+        kept = {name: os.fspath(value) if name == "lake" else value for name, value in options.items() if value}
+        self._portable = {
+            name: without_secrets(value) if name in ("kv", "blob") else value for name, value in kept.items()
         }
 
     @property
@@ -252,6 +257,11 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
                 return ref.read(inner, low, high)
             return ref.read(inner, start or 0, end)
 
+    def cat(self, path: str | list[str], recursive: bool = False, on_error: str = "raise", **options: Any) -> Any:
+        if recursive:  # folders are among what fsspec would expand this to, and have no bytes
+            path = sorted({one for root in ([path] if isinstance(path, str) else path) for one in self.find(root)})
+        return super().cat(path, recursive=False, on_error=on_error, **options)
+
     def get_file(self, rpath: str, lpath: Any, callback: Any = None, outfile: Any = None, **options: Any) -> None:
         if outfile is not None or not isinstance(lpath, str | os.PathLike):
             super().get_file(rpath, lpath, outfile=outfile, **options)
@@ -319,6 +329,8 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
             for one in reversed(self.expand_path(path, recursive=recursive, maxdepth=maxdepth)):
                 if self.isfile(one):
                     self.rm_file(one)
+                elif not self.exists(one):
+                    raise FileNotFoundError(errno.ENOENT, "There is no object and no folder", one)
                 elif not recursive:
                     raise IsADirectoryError(errno.EISDIR, "This is a folder: pass recursive=True", one)
             return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from fsspec.tests.abstract import AbstractFixtures
@@ -18,12 +19,11 @@ from strandline.fs import StrandlineFileSystem
 
 
 class _Fixtures(AbstractFixtures):  # type: ignore[misc]
-    @pytest.fixture(scope="class")
-    def fs(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StrandlineFileSystem]:
-        place = tmp_path_factory.mktemp("lake") / "lake"
-        with strandline.open(place, create=True, synced=False) as lake:
+    @pytest.fixture
+    def fs(self, tmp_path: Path) -> StrandlineFileSystem:
+        with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
             lake.repository("nyc", create=True)
-        yield StrandlineFileSystem(place, skip_instance_cache=True)
+        return StrandlineFileSystem(tmp_path / "lake", skip_instance_cache=True)
 
     @pytest.fixture
     def fs_path(self) -> str:
@@ -36,11 +36,6 @@ class _Fixtures(AbstractFixtures):  # type: ignore[misc]
     @pytest.fixture
     def supports_empty_directories(self) -> bool:
         return False  # folders come and go with their objects
-
-    @pytest.fixture(autouse=True)
-    def _empty(self, fs: StrandlineFileSystem) -> Iterator[None]:
-        yield
-        fs.lake.repository("nyc").branch("main").reset()
 
 
 class TestCopy(AbstractCopyTests, _Fixtures):  # type: ignore[misc]
