@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
+from msgspec.structs import replace as replace_fields
 
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
@@ -21,8 +22,17 @@ from strandline.branch.commits import CommitLog
 from strandline.branch.stores import Stores
 from strandline.clock import Clock, SystemClock
 from strandline.envelope import FORMAT_VERSION, decode, encode
-from strandline.errors import AlreadyExists, InvalidSettings, LakeNotFound, RepositoryNotFound, StoreUnavailable
-from strandline.ids import RepositoryId, new_id
+from strandline.errors import (
+    AlreadyExists,
+    Corrupted,
+    InvalidSettings,
+    LakeNotFound,
+    NotFound,
+    RepositoryNotFound,
+    StoreUnavailable,
+    UsageError,
+)
+from strandline.ids import RepositoryId, check_repository_name, new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
 from strandline.kv.tenant import TenantStore
 from strandline.repository.catalog import (
@@ -38,6 +48,9 @@ from strandline.repository.results import Results
 from strandline.repository.upkeep import ThreadedUpkeep
 from strandline.settings import METADATA_FILE, Settings, current_user, portable, without_secrets
 from strandline.tree.store import TreeStore
+
+if TYPE_CHECKING:
+    from strandline.backup.layout import Manifest, Progress
 
 FIND_ATTEMPTS = 40
 _PARTITION, _KEY = b"lake", b"format"
@@ -170,6 +183,85 @@ class Lake:
     def repositories(self) -> Repositories:
         return Repositories(self._kv)
 
+    # --- backups ------------------------------------------------------------------------------------------------------
+
+    def backup(
+        self,
+        target: str | os.PathLike[str],
+        repositories: Sequence[str] | None = None,
+        *,
+        data: bool = True,
+        progress: Progress = lambda done, total: None,
+    ) -> Manifest:
+        """Save repositories while they are in use: branches, tags, staged changes, history, reflogs, and all bytes.
+
+        Each branch is saved as it is at one instant. At a place that holds an earlier backup only new files are copied.
+        Objects that were imported by reference stay references.
+
+        Args:
+            target: a folder or the URL of an object store.
+            repositories: which ones; by default all.
+            data: False leaves the bytes of objects where they are: such a backup brings metadata back to them.
+            progress: called with how many files are done, and how many there are.
+
+        Returns:
+            The manifest of the backup.
+        """
+        from strandline.backup.save import Source, save
+
+        names = repositories if repositories is not None else [record.name for record in self.repositories()]
+        sources = [Source(record, self._stores(record)) for record in (find_repository(self._kv, n) for n in names)]
+        raw = self._kv.get(_PARTITION, _KEY)
+        assert raw is not None
+        lake_id = decode(LakeRecord, raw, "the lake").lake_id
+        place = open_blobs(os.fspath(target), synced=self._settings.synced)
+        return save(place, sources, lake_id, self._clock.now_us(), data=data, progress=progress)
+
+    def restore(
+        self,
+        source: str | os.PathLike[str],
+        repository: str | None = None,
+        *,
+        name: str | None = None,
+        check: bool = True,
+        progress: Progress = lambda done, total: None,
+    ) -> list[Repository]:
+        """Bring repositories back from a backup; commits keep their ids, branches what was staged on them.
+
+        Args:
+            source: the folder or URL of the backup.
+            repository: only this one; by default all.
+            name: bring it back under this name.
+            check: read everything and compare it with its checksums afterwards.
+
+        Raises:
+            NotFound: there is no complete backup, or no such repository in it.
+            AlreadyExists: a repository of the name, or the saved one itself, is in this lake.
+            Corrupted: the backup is not whole, or what was brought back is not.
+        """
+        from strandline.backup.layout import load_manifest
+        from strandline.backup.load import load
+
+        place = open_blobs(os.fspath(source), synced=self._settings.synced)
+        manifest = load_manifest(place)
+        chosen = [one for one in manifest.repositories if repository in (None, one.record.name)]
+        if not chosen:
+            held = ", ".join(one.record.name for one in manifest.repositories) or "none"
+            raise NotFound(f"The backup holds no repository {repository!r}.", next=f"It holds {held}.")
+        if name is not None and len(chosen) > 1:
+            raise UsageError("Several repositories cannot have one name.", next="Say which one to restore.")
+        made = []
+        for one in chosen:
+            known_as = name or one.record.name
+            check_repository_name(known_as)
+            namespace = f"{known_as}-{one.record.id}" if one.has_data else one.url
+            record = replace_fields(one.record, name=known_as, namespace=namespace)
+            load(place, one, record, self._kv, self._stores, progress)
+            made.append(Repository(self._core(record)))
+            if check:
+                _refuse_damaged(made[-1])
+        return made
+
     def _namespace_url(self, record: RepositoryRecord) -> str:
         if "://" in record.namespace:
             return record.namespace
@@ -197,6 +289,17 @@ class Lake:
                     compacts=self._settings.compaction,
                 )
             return self._cores[record.id]
+
+
+def _refuse_damaged(repository: Repository) -> None:
+    audit = repository.fsck(content=True)
+    if not audit.is_sound:
+        raise Corrupted(
+            f"Repository {repository.name!r} was restored, but {audit.problem_count:,} things are missing or damaged: "
+            f"{audit.problems[0]}",
+            safe="It is there, and reads what is whole.",
+            next="`strandline fsck` lists them; restore from another backup under another name.",
+        )
 
 
 def open_lake(settings: Settings, *, create: bool = False, clock: Clock | None = None) -> Lake:

@@ -64,6 +64,12 @@ def read_moves(stores: Stores, branch: Branch) -> Iterator[HeadMove]:
             yield from block.moves
 
 
+def block_pairs(stores: Stores, branch: Branch) -> list[tuple[bytes, bytes]]:
+    """The records of the blocks, for a backup."""
+    prefix = _prefix(branch.branch_id)
+    return list(stores.kv.scan(stores.records, prefix, prefix[:-1] + b"0"))
+
+
 def came_to(stores: Stores, branch: Branch, ids: Set[CommitId], since: int) -> CommitId | None:
     """Which of these commits the head came to after its first `since` moves, wherever it went from there.
 

@@ -178,6 +178,21 @@ def _take_namespace(blobs: BlobStore, record: RepositoryRecord) -> None:
         raise StoreUnavailable(f"{blobs.url} does not return what was just written.", happened="unknown") from None
 
 
+def claim_namespace(blobs: BlobStore, record: RepositoryRecord) -> None:
+    """Take a namespace, or find that it is this repository's already, as after a crash or where its bytes still are."""
+    try:
+        held = msgspec.json.decode(blobs.get(MARKER), type=Marker)
+    except BlobNotFound:
+        _take_namespace(blobs, record)
+        return
+    except msgspec.MsgspecError:
+        held = None
+    if held is None or held.repository_id != record.id:
+        raise AlreadyExists(
+            f"The storage namespace {blobs.url} belongs to another repository.", next="Use another prefix."
+        )
+
+
 def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStores) -> RepositoryRecord:
     """Delete a repository's metadata: mark it, turn its branches into tombstones, and only then clean up.
 

@@ -1,0 +1,117 @@
+"""Bringing a repository back from a backup, into any key-value store and any object store.
+
+Bytes first, then records, then refs, and last of all the repository's name: whoever sees the name sees all of it. What
+an interrupted call has brought back is used by the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec.structs import replace
+
+from strandline.backup.layout import (
+    PAGE_PAIRS,
+    Progress,
+    SavedRepository,
+    file_key,
+    load_pages,
+    load_pairs,
+    records_key,
+    refs_key,
+    staged_key,
+)
+from strandline.backup.save import copy_file
+from strandline.blob import BlobStore
+from strandline.branch.record import Branch, Deleted, RefRecord, Tag
+from strandline.branch.stores import Stores
+from strandline.envelope import decode, encode
+from strandline.errors import AlreadyExists, Conflict, Corrupted
+from strandline.ids import StagingToken, new_id
+from strandline.kv.store import ABSENT, PredicateFailed, Store
+from strandline.repository.catalog import claim_namespace, list_repositories, read_record
+from strandline.repository.parallel import in_parallel
+from strandline.repository.record import PARTITION, RepositoryRecord
+
+MakeStores = Callable[[RepositoryRecord], Stores]
+
+
+def load(
+    place: BlobStore,
+    saved: SavedRepository,
+    record: RepositoryRecord,
+    kv: Store,
+    make_stores: MakeStores,
+    progress: Progress,
+) -> None:
+    """Bring a repository back under a record, which tells its name and its storage namespace.
+
+    Raises:
+        AlreadyExists: its name is taken, or the repository itself is still in this lake.
+        Corrupted: the backup is not whole.
+    """
+    raw, held = read_record(kv, record.name)
+    if held is not None and held.state != "deleted":
+        raise AlreadyExists(f"There is a repository {record.name!r} already.", next="Restore under another name.")
+    for other in list_repositories(kv):
+        if other.id == record.id:
+            raise AlreadyExists(
+                f"The repository of this backup is in this lake, as {other.name!r}.",
+                next="Restore into another lake, or delete it first.",
+            )
+    stores = make_stores(record)
+    claim_namespace(stores.trees.blobs, record)
+    if saved.has_data:
+        _files(place, record, stores.trees.blobs, progress)
+    for page in load_pages(place, lambda number: records_key(record.id, saved.run, number), saved.record_pages):
+        kv.set_many(stores.records, page)
+    counts = {branch.name: branch.staged for branch in saved.branches}
+    for key, value in load_pairs(place, refs_key(record.id, saved.run)):
+        found = decode(RefRecord, value, f"ref {key.decode()!r}")
+        if isinstance(found, Branch):
+            found = _branch(place, saved, stores, found, counts[key.decode()])
+        _name(stores, key, found)
+    try:
+        kv.set_if(PARTITION, record.name.encode(), encode(record), ABSENT if raw is None else raw)
+    except PredicateFailed:
+        raise Conflict(
+            f"Somebody else made a repository {record.name!r} meanwhile.", next="Restore under another name."
+        ) from None
+
+
+def _files(place: BlobStore, record: RepositoryRecord, blobs: BlobStore, progress: Progress) -> None:
+    cut = len(file_key(record.id, ""))
+    wanted = {info.key[cut:]: info.size for info in place.list(file_key(record.id, ""))}
+    there = {info.key: info.size for info in blobs.list()}
+    missing = [key for key in sorted(wanted) if there.get(key) != wanted[key]]
+    done = len(wanted) - len(missing)
+    for _ in in_parallel(lambda key: copy_file(place, file_key(record.id, key), blobs, key), missing):
+        done += 1
+        progress(done, len(wanted))
+
+
+def _branch(place: BlobStore, saved: SavedRepository, stores: Stores, branch: Branch, staged: int) -> Branch:
+    """A branch with all that was staged under one fresh token."""
+    token = StagingToken(new_id())
+    pages = -(-staged // PAGE_PAIRS)
+    count = 0
+    for page in load_pages(
+        place, lambda number: staged_key(saved.record.id, saved.run, branch.branch_id, number), pages
+    ):
+        stores.kv.set_many(stores.staging(token), page)
+        count += len(page)
+    if count != staged:
+        raise Corrupted(f"The backup has {count:,} of {staged:,} staged entries.", next="Use another backup.")
+    return replace(
+        branch,
+        staging_token=token,
+        sealed_tokens=(),
+        content_epoch=branch.content_epoch + 1,
+        compaction_started=None,
+        write_ids=(new_id(),),
+    )
+
+
+def _name(stores: Stores, key: bytes, record: Branch | Tag | Deleted) -> None:
+    """Write a ref. Nobody else can know this repository yet, so there is nobody to race with."""
+    stores.kv.set(stores.refs, key, encode(record))

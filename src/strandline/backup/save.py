@@ -1,0 +1,230 @@
+"""Making a backup while the lake is in use.
+
+What points is read before what it points to: refs, then commits, then trees, then bytes. Everything below a ref is
+immutable, and nothing that is referred to is deleted, so each branch and tag is in the backup as it was at one instant,
+and all that it needs is read after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from strandline.backup.layout import (
+    Manifest,
+    Pair,
+    Progress,
+    SavedBranch,
+    SavedRepository,
+    file_key,
+    records_key,
+    refs_key,
+    runs_prefix,
+    save_manifest,
+    save_pairs,
+    staged_key,
+)
+from strandline.blob import BlobNotFound, BlobStore, is_absolute
+from strandline.branch.cell import BranchCell
+from strandline.branch.commits import CommitLog, commit_pair
+from strandline.branch.record import Branch, RefRecord, Tag
+from strandline.branch.reflog import block_pairs
+from strandline.branch.staging import staged_window
+from strandline.branch.stores import Stores
+from strandline.branch.view import consistently
+from strandline.clock import Microseconds
+from strandline.envelope import decode, encode
+from strandline.errors import BranchGone, ObjectMissing
+from strandline.ids import CommitId, new_id
+from strandline.repository.parallel import in_parallel
+from strandline.repository.record import RepositoryRecord
+from strandline.tree.range_file import RangeInfo
+from strandline.tree.rows import changes_from_staged, column
+from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
+
+SCAN_KEYS = 20_000
+COPY_WHOLE_MAX_BYTES = 8 << 20
+"""Larger files are copied piece by piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A repository to be saved."""
+
+    record: RepositoryRecord
+    stores: Stores
+
+
+@dataclass
+class _Found:
+    """What a repository's refs lead to."""
+
+    refs: list[Pair] = field(default_factory=list)
+    branches: list[SavedBranch] = field(default_factory=list)
+    tags: int = 0
+    heads: set[CommitId] = field(default_factory=set)
+    trees: set[TreeRef] = field(default_factory=set)
+    blocks: list[Pair] = field(default_factory=list)
+    objects: set[str] = field(default_factory=set)
+    """Physical addresses of staged objects, within the namespace."""
+
+
+def save(
+    place: BlobStore,
+    sources: Iterable[Source],
+    lake_id: str,
+    now: Microseconds,
+    *,
+    data: bool,
+    progress: Progress,
+) -> Manifest:
+    """Save repositories; what an earlier backup at the same place has already is not copied again."""
+    saved = tuple(_Save(place, source, data, progress).run() for source in sources)
+    manifest = Manifest(lake_id=lake_id, made_at=now, repositories=saved)
+    save_manifest(place, manifest)
+    for one in saved:  # records of earlier runs, which the manifest that was just replaced was about
+        prefix = runs_prefix(one.record.id)
+        place.delete_many([info.key for info in place.list(prefix) if not info.key.startswith(prefix + one.run)])
+    return manifest
+
+
+class _Save:
+    def __init__(self, place: BlobStore, source: Source, data: bool, progress: Progress) -> None:
+        self._place = place
+        self._record = source.record
+        self._stores = source.stores
+        self._run = new_id()
+        self._data = data
+        self._progress = progress
+        self._trees = TreeStore(source.stores.trees.blobs, 8 << 20)
+        self._commits = CommitLog(source.stores)
+
+    def run(self) -> SavedRepository:
+        id = self._record.id
+        found = self._refs()
+        self._place.put(refs_key(id, self._run), msgspec.msgpack.encode(found.refs))
+        commits = list(self._walk(found))
+        pages, _ = save_pairs(self._place, lambda number: records_key(id, self._run, number), [*commits, *found.blocks])
+        files, size = self._copy(sorted(self._files(found)))
+        return SavedRepository(
+            record=self._record,
+            run=self._run,
+            url=self._stores.trees.blobs.url,
+            branches=tuple(found.branches),
+            tags=found.tags,
+            commits=len(commits),
+            record_pages=pages,
+            files=files,
+            bytes=size,
+            has_data=self._data,
+        )
+
+    def _refs(self) -> _Found:
+        found = _Found()
+        for key, value in self._stores.kv.scan(self._stores.refs):
+            name = key.decode()
+            record = decode(RefRecord, value, f"ref {name!r}")
+            if isinstance(record, Tag):
+                found.tags += 1
+                found.heads.add(record.commit)
+                found.refs.append((key, value))
+            elif isinstance(record, Branch):
+                self._branch(name, record, found)
+        return found
+
+    def _branch(self, name: str, record: Branch, found: _Found) -> None:
+        cell = BranchCell(self._stores, name)
+
+        def read(now: Branch) -> tuple[Branch, list[Pair]]:
+            return now, list(_staged(self._stores, now))
+
+        try:
+            now, pairs = consistently(cell, record.branch_id, read)
+        except BranchGone:
+            return
+        id = self._record.id
+        _, count = save_pairs(self._place, lambda number: staged_key(id, self._run, now.branch_id, number), pairs)
+        if pairs:
+            rows = changes_from_staged([key for key, _ in pairs], [value for _, value in pairs])
+            addresses = column(rows.rows, "physical_address").to_pylist()
+            found.objects.update(one for one in addresses if one is not None and not is_absolute(one))
+        found.refs.append((name.encode(), encode(now)))
+        found.branches.append(SavedBranch(name, now.head, count))
+        found.heads.add(now.head)
+        found.blocks += block_pairs(self._stores, now)
+        for move in now.moves:
+            found.heads |= {move.after, *([move.before] if move.before else [])}
+        if now.compacted is not None:
+            found.trees.add(now.compacted)
+
+    def _walk(self, found: _Found) -> Iterator[Pair]:
+        """The records of all commits that refs and reflogs lead to."""
+        waiting, seen = list(found.heads), set(found.heads)
+        while waiting:
+            commit = self._commits.get(waiting.pop())
+            found.trees.add(commit.tree_ref)
+            yield commit_pair(commit)
+            for parent in commit.parents:
+                if parent not in seen:
+                    seen.add(parent)
+                    waiting.append(parent)
+
+    def _files(self, found: _Found) -> set[str]:
+        """The keys of all files that belong into the backup."""
+        files: set[str] = set()
+        ranges: dict[str, RangeInfo] = {}
+        for ref in found.trees - {EMPTY.ref}:
+            files.add(f"{METARANGES_FOLDER}/{ref}.parquet")
+            ranges.update((info.address, info) for info in self._trees.tree(ref).ranges)
+        files |= set(ranges)
+        if self._data:
+            files |= found.objects
+            for info in ranges.values():
+                addresses = column(self._trees.rows(info), "physical_address").to_pylist()
+                files.update(one for one in addresses if not is_absolute(one))
+        return files
+
+    def _copy(self, keys: list[str]) -> tuple[int, int]:
+        id = self._record.id
+        cut = len(file_key(id, ""))
+        there = {info.key[cut:]: info.size for info in self._place.list(file_key(id, ""))}
+        total = sum(there[key] for key in keys if key in there)
+        missing = [key for key in keys if key not in there]
+        done = len(keys) - len(missing)
+        blobs = self._stores.trees.blobs
+        for size in in_parallel(lambda key: copy_file(blobs, key, self._place, file_key(id, key)), missing):
+            done, total = done + 1, total + size
+            self._progress(done, len(keys))
+        return len(keys), total
+
+
+def _staged(stores: Stores, record: Branch) -> Iterator[Pair]:
+    """The newest staged entry of each path."""
+    start: bytes | None = b""
+    while start is not None:
+        keys, values, reach = staged_window(stores, record.tokens, start, None, SCAN_KEYS)
+        yield from zip(keys, values, strict=True)
+        start = None if reach is None else reach + b"\0"
+
+
+def copy_file(source: BlobStore, key: str, target: BlobStore, to: str) -> int:
+    """Copy a file; returns its size. It appears whole or not at all.
+
+    Raises:
+        ObjectMissing: it is not there.
+    """
+    try:
+        size = source.head(key).size
+        if size <= COPY_WHOLE_MAX_BYTES:
+            target.put(to, source.get(key))
+        else:
+            with source.open_read(key) as file:
+                target.put(to, file)
+    except BlobNotFound:
+        raise ObjectMissing(
+            f"There is nothing at {key!r} in {source.url}, though it is referred to.",
+            next="`strandline fsck` says what else is missing.",
+        ) from None
+    return size
