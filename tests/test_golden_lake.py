@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import strandline
+from strandline.branch.cell import BranchCell
 
 FOLDERS = [Path(__file__).parent / "golden_lake", Path(__file__).parent / "golden_lake_2"]
 
@@ -68,3 +70,45 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
         moves = [move.verb for move in main.reflog()]
         assert moves == (["commit"] if made.name == "golden_lake" else ["commit", "merge", "commit", "create"])
         assert repo.fsck().is_sound
+
+
+@pytest.mark.parametrize("made", FOLDERS, ids=[folder.name for folder in FOLDERS])
+def test_a_golden_lake_is_upgraded(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    shutil.copytree(made, folder)
+    is_old = made.name == "golden_lake"
+    expected = {"branch": 2, "tag": 1, "deleted": 1, "repository": 1, "lake": 1} if is_old else {}
+    with strandline.open(folder, synced=False) as lake:
+        before = (folder / "metadata.db").read_bytes()
+        would = lake.upgrade(dry_run=True)
+        assert {kind: count for kind, count in would.written.items() if count} == expected
+        assert (folder / "metadata.db").read_bytes() == before
+        assert lake.upgrade() == would
+        assert not any(lake.upgrade().written.values())
+        repo = lake.repository("golden")
+        assert repo.branch("main").id == json.loads((folder / "expected.json").read_text())["head"]
+        assert [change.path for change in repo.branch("main").uncommitted()] == [
+            "data/002.txt",
+            "staged too.txt",
+            "staged.txt",
+        ]
+        assert repo.fsck().is_sound
+
+
+def test_an_upgrade_and_a_writer_do_not_lose_each_others_changes(tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    shutil.copytree(FOLDERS[0], folder)
+    with strandline.open(folder, synced=False) as lake, strandline.open(folder, synced=False) as other:
+        branch = other.repository("golden").branch("main")
+        swap, done = BranchCell.swap, []
+
+        def first(cell: BranchCell, *arguments: Any) -> Any:
+            if not done:
+                done.append(branch.commit("meanwhile") if cell.name == "main" else None)
+            return swap(cell, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("strandline.repository.upgrade.BranchCell", type("Cell", (BranchCell,), {"swap": first}))
+            lake.upgrade()
+        assert lake.repository("golden").branch("main").commit_info.message == "meanwhile"
+        assert not any(lake.upgrade().written.values())

@@ -33,6 +33,18 @@ _NEWEST = bytes([FORMAT_VERSION])  # small numbers are themselves in msgpack
 _versions = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
+def version_of(value: bytes) -> int:
+    """The format of a record.
+
+    Raises:
+        Corrupted: it is no record.
+    """
+    try:
+        return _versions.decode(value)[0]
+    except msgspec.MsgspecError as error:
+        raise Corrupted(f"A record cannot be read: {error}.") from error
+
+
 def decode(kind: Any, value: bytes, name: str) -> Any:
     """Read a record.
 

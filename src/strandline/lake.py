@@ -42,9 +42,10 @@ from strandline.repository.catalog import (
     list_repositories,
 )
 from strandline.repository.core import RepositoryCore
-from strandline.repository.record import RepositoryRecord
+from strandline.repository.record import PARTITION, RepositoryRecord
 from strandline.repository.repository import Repository
 from strandline.repository.results import Results
+from strandline.repository.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
 from strandline.repository.upkeep import ThreadedUpkeep
 from strandline.settings import METADATA_FILE, Settings, current_user, portable, without_secrets
 from strandline.tree.store import TreeStore
@@ -182,6 +183,37 @@ class Lake:
 
     def repositories(self) -> Repositories:
         return Repositories(self._kv)
+
+    def upgrade(self, *, dry_run: bool = False) -> Upgraded:
+        """Write records of older formats anew; older versions of strandline refuse the lake from then on.
+
+        It may run while others work, be interrupted, and be run again.
+
+        Args:
+            dry_run: only count.
+        """
+        written = []
+        for record in self.repositories():
+            written.append(upgrade_refs(self._stores(record), dry_run=dry_run))
+            written.append(self._rewrite(PARTITION, record.name.encode(), RepositoryRecord, "repository", dry_run))
+        # last: who sees the new format of the lake may rely on all of it
+        written.append(self._rewrite(_PARTITION, _KEY, LakeRecord, "lake", dry_run, {"format": FORMAT_VERSION}))
+        return Upgraded(FORMAT_VERSION, total(written))
+
+    def _rewrite(
+        self,
+        partition: bytes,
+        key: bytes,
+        kind: type[msgspec.Struct],
+        what: str,
+        dry_run: bool,
+        changes: dict[str, Any] | None = None,
+    ) -> dict[str, int]:
+        raw = self._kv.get(partition, key)
+        is_done = raw is not None and is_old(raw)
+        if is_done and not dry_run:
+            is_done = rewrite(self._kv, partition, key, kind, f"the {what}", changes)
+        return {what: int(is_done)}
 
     # --- backups ------------------------------------------------------------------------------------------------------
 

@@ -44,6 +44,9 @@ def lake_cli(cli: Run, tmp_path: Path) -> Run:
 
 def test_a_session_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> None:
     lines: list[str] = []
+    for name in ("folder/a", "folder/b/c", "imported/x", "imported/y"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
 
     def say(*arguments: str) -> None:
         code, out, err = lake_cli(*arguments)
@@ -92,6 +95,24 @@ def test_a_session_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> N
     say("repo", "read-only", "nyc")
     say("put", "a.csv", "nyc/main/x")
     say("repo", "read-only", "nyc", "--off")
+    say("cp", "nyc/main/raw/", "nyc/fix/copied/")
+    say("cp", "nyc/main/c.csv", "nyc/fix/copied/")
+    say("mv", "nyc/fix/copied/", "nyc/fix/moved/")
+    say("mv", "nyc/fix/moved/c.csv", "nyc/main/c.csv")
+    say("put", "folder", "nyc/fix/uploaded", "--recursive")
+    say("commit", "nyc/fix", "-m", "moved")
+    say("import", "imported", "nyc/fix/in/", "-m", "import")
+    say("import", "imported", "nyc/fix/in/")
+    say("cherry-pick", "nyc/main", "fix~1")
+    say("reset", "nyc/main", "main~1")
+    say("reset", "nyc/main", "nowhere")
+    say("table", "show", "nyc/main/raw")
+    say("backup", "saved")
+    say("restore", "saved")
+    say("restore", "saved", "nyc", "--as", "again")
+    say("restore", "nothing")
+    say("upgrade", "--dry-run")
+    say("upgrade")
     say("branch", "delete", "nyc/fix")
     say("tag", "delete", "nyc/v1")
     say("repo", "list")
@@ -100,7 +121,8 @@ def test_a_session_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> N
     say("repo", "list")
     text = "\n".join(lines) + "\n"
     text = re.sub(r"in \d+\.\d+ s\.", "in <seconds> s.", text)
-    text = re.sub(r"\([\d,]+ bytes\) that nobody", "(<n> bytes) that nobody", text)  # compressed random ids
+    text = re.sub(r"\([\d,]+ bytes\)( that nobody|\.)", r"(<n> bytes)\1", text)  # compressed random ids
+    text = text.replace(str(tmp_path), "<folder>")
     text = re.sub(r"\b[0-9a-f]{40}\b", "<id>", text)
     text = re.sub(r"\b[0-9a-f]{12}\b", "<commit>", text)
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d\.\d+\+00:00)?", "<time>", text)
@@ -163,6 +185,22 @@ def test_json_is_one_object_a_line(lake_cli: Run) -> None:
         (("export", "nyc/main/", "lake"), 2, "not an empty folder"),
         (("tag", "delete", "nyc/v9"), 3, "no tag"),
         (("fly",), 2, "No such command"),
+        (("cp", "nyc/main/nothing", "nyc/main/x"), 3, "no object 'nothing'"),
+        (("cp", "nyc/main/a/", "nyc/main/b"), 2, "both end with"),
+        (("cp", "nyc/main", "nyc/main/x"), 2, "No path is named"),
+        (("mv", "nyc/main/a", "other/main/a"), 2, "one branch"),
+        (("mv", "nyc/main/a/", "nyc/main/a/b/"), 2, "lies in the other"),
+        (("put", "missing", "nyc/main/x", "-r"), 2, "not a folder"),
+        (("put", ".", "nyc/main/x"), 2, "is a folder"),
+        (("import", "nowhere", "nyc/main/x"), 3, "no folder 'nowhere'"),
+        (("cherry-pick", "nyc/main", "nope"), 3, "nope"),
+        (("reset", "nyc/main~0", "main"), 3, "not a branch"),
+        (("table", "show", "nyc/main"), 2, "names no table"),
+        (("table", "show", "nyc/main/none"), 3, "no table record"),
+        (("table", "files", "nyc/main/none"), 3, "no table record"),
+        (("restore", "nowhere"), 3, "no complete backup"),
+        (("backup", "/proc/nowhere"), 9, "backup|written|permission|object store"),
+        (("backup", "saved", "--repository", "nope"), 3, "'nope' does not exist"),
         (("ls", "nyc/main", "--fast"), 2, "No such option"),
         (("ls", "nyc/main", "--lake", "/nonexistent/lake"), 3, "no lake"),
     ],
@@ -234,3 +272,80 @@ def test_reflog_and_compact_speak_json(lake_cli: Run) -> None:
     newest, oldest = (json.loads(line) for line in lake_cli("reflog", "nyc/main", "--json")[1].splitlines())
     assert (newest["what"], newest["by"], newest["before"]) == ("commit", "tester", oldest["after"])
     assert (oldest["what"], oldest["before"]) == ("create", None)
+
+
+def test_tables_are_shown(lake_cli: Run, tmp_path: Path) -> None:
+    import strandline
+
+    record = {
+        "format": 2,
+        "fields": [
+            {"name": "n", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "p", "type": "string", "nullable": True, "metadata": {}},
+        ],
+        "partition_by": ["p"],
+    }
+    statistics = {"strandline.statistics": json.dumps({"rows": 3, "columns": {"n": [1, 3, 0]}})}
+    with strandline.open(tmp_path / "lake") as lake:
+        main = lake.repository("nyc").branch("main")
+        main.put("t/_strandline_table.json", json.dumps(record))
+        main.put("t/p=x/a.parquet", b"1234", metadata=statistics)
+        main.commit("table")
+    code, out, _ = lake_cli("table", "show", "nyc/main/t", "--json")
+    told = json.loads(out)
+    assert (code, told["rows"], told["files"], told["bytes"]) == (0, 3, 1, 4)
+    assert lake_cli("table", "show", "nyc/main/t")[1].splitlines()[-1] == "parquet, 1 files, 3 rows, 4 bytes"
+    assert json.loads(lake_cli("table", "files", "nyc/main/t", "--json")[1])["values"] == {"p": "x"}
+    assert lake_cli("table", "files", "nyc/main/t", "--where", "n > 3")[1] == ""
+    assert json.loads(lake_cli("table", "history", "nyc/main/t", "--json")[1])["files"] == "+1 -0"
+    assert lake_cli("table", "files", "nyc/main/t", "--where", "m > 3")[0] == 2
+
+
+def test_shells_complete_commands_and_places(lake_cli: Run, tmp_path: Path) -> None:
+    lake_cli("put", "a.csv", "nyc/main/raw/a.csv")
+    for line, expected in (
+        ("strandline che", "cherry-pick"),
+        ("strandline ls n", "nyc/"),
+        ("strandline ls nyc/m", "nyc/main"),
+        ("strandline cat nyc/main/r", "nyc/main/raw/"),
+        ("strandline cat nyc/main/raw/", "nyc/main/raw/a.csv"),
+        ("strandline cat nope/", ""),
+    ):
+        words = line.split(" ")
+        environment = {
+            **os.environ,
+            "_STRANDLINE_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "strandline.cli"], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert done.stdout.strip() == expected, done.stderr
+
+
+def test_progress_and_colours_are_for_terminals_only(lake_cli: Run, tmp_path: Path) -> None:
+    """On a pseudo-terminal there are bars and colours; in a pipe there is nothing but the answer."""
+    import pty
+
+    (tmp_path / "big").write_bytes(os.urandom(3 << 20))
+    command = [sys.executable, "-m", "strandline.cli"]
+    for arguments in (["put", "big", "nyc/main/big"], ["get", "nyc/main/big", "out"], ["ls", "nyc/main"]):
+        done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0
+        assert "\x1b" not in done.stdout + done.stderr
+        assert done.stderr == ""
+        theirs, ours = pty.openpty()
+        with os.fdopen(theirs, "rb", buffering=0) as screen:
+            shown = subprocess.Popen([*command, *arguments], stderr=ours, stdout=ours, stdin=subprocess.DEVNULL)
+            os.close(ours)
+            text = b""
+            try:
+                while chunk := screen.read(65536):
+                    text += chunk
+            except OSError:
+                pass  # the other end is closed
+            assert shown.wait(60) == 0
+        assert b"\x1b[" in text
+        if arguments[0] != "ls":
+            assert b"loading" in text

@@ -16,6 +16,7 @@ from strandline.cli import (
     object_commands,
     ref_commands,
     repo_commands,
+    table_commands,
     upkeep_commands,
 )
 from strandline.cli.output import Output
@@ -31,12 +32,15 @@ app = typer.Typer(
 app.add_typer(repo_commands.app, name="repo")
 app.add_typer(ref_commands.branch_app, name="branch")
 app.add_typer(ref_commands.tag_app, name="tag")
+app.add_typer(table_commands.app, name="table")
 app.command()(lake_commands.init)
 for command in (
     object_commands.ls,
     object_commands.cat,
     object_commands.put,
     object_commands.get,
+    object_commands.cp,
+    object_commands.mv,
     object_commands.rm,
     object_commands.export,
     history_commands.status,
@@ -45,11 +49,18 @@ for command in (
     history_commands.diff,
     history_commands.merge,
     history_commands.revert,
+    history_commands.cherry_pick,
+    history_commands.reset,
+    lake_commands.backup,
+    lake_commands.restore,
+    lake_commands.upgrade,
     upkeep_commands.compact,
     upkeep_commands.reflog,
     upkeep_commands.fsck,
 ):
     app.command()(command)
+
+app.command("import")(object_commands.import_objects)
 
 _WrongUsage: Any = typer.BadParameter.__mro__[1]
 """What the parser raises; typer brings its own copy of click and does not export the class."""

@@ -1,4 +1,4 @@
-"""`strandline status`, `commit`, `log`, `diff`, `merge` and `revert`"""
+"""`strandline status`, `commit`, `log`, `diff`, `merge`, `revert`, `cherry-pick` and `reset`"""
 
 from __future__ import annotations
 
@@ -9,12 +9,21 @@ import typer
 
 from strandline.branch.commits import Commit
 from strandline.cli.graph import graph_lines
-from strandline.cli.session import JsonOption, LakeOption, MessageOption, MetaOption, metadata_of, session, split
+from strandline.cli.session import (
+    JsonOption,
+    LakeOption,
+    MessageOption,
+    MetaOption,
+    complete_place,
+    metadata_of,
+    session,
+    split,
+)
 from strandline.errors import MergeConflict, UsageError
 from strandline.repository.differences import Diff
 
-BranchArgument = Annotated[str, typer.Argument(help="repository/branch")]
-RefArgument = Annotated[str, typer.Argument(help="repository/ref")]
+BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
+RefArgument = Annotated[str, typer.Argument(help="repository/ref", autocompletion=complete_place)]
 CHANGE_COLUMNS = ("kind", "path", "size")
 
 
@@ -144,3 +153,35 @@ def revert(
     with session(lake, as_json) as s:
         made = s.branch(branch).revert(commit_ref, message, parent=parent)
         s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
+
+
+def cherry_pick(
+    branch: BranchArgument,
+    commit_ref: Annotated[str, typer.Argument(metavar="COMMIT", help="A ref expression of the same repository.")],
+    parent: Annotated[int | None, typer.Option(help="Of a merge: the parent to compare with, from 1.")] = None,
+    message: MessageOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit again, on a branch, what a commit did elsewhere."""
+    with session(lake, as_json) as s:
+        made = s.branch(branch).cherry_pick(commit_ref, message, parent=parent)
+        s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
+
+
+def reset(
+    branch: BranchArgument,
+    target: Annotated[str, typer.Argument(metavar="REF", help="A ref expression of the same repository.")],
+    force: Annotated[bool, typer.Option("--force", help="Throw away what is staged.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Move the head of a branch to any commit; `reflog` shows where it was. `branch reset` is for staged changes."""
+    with session(lake, as_json) as s:
+        found = s.branch(branch)
+        before = found.id
+        found.hard_reset(target, force=force)
+        s.out.say(
+            f"Moved {branch} from {before[:12]} to {found.id[:12]}.",
+            {"branch": branch, "before": before, "commit": found.id},
+        )

@@ -1,4 +1,4 @@
-"""`strandline init`"""
+"""`strandline init`, `backup`, `restore` and `upgrade`"""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 import strandline
-from strandline.cli.output import Output
-from strandline.cli.session import JsonOption
+from strandline.cli.output import Output, counted
+from strandline.cli.session import JsonOption, LakeOption, session
 
 
 def init(
@@ -18,3 +18,56 @@ def init(
     """Make a lake, or find that it is there already."""
     with strandline.open(folder, create=True):
         Output(as_json).say(f"There is a lake at {folder}.", {"lake": folder})
+
+
+def backup(
+    target: Annotated[str, typer.Argument(help="A folder, or the URL of an object store.")],
+    repository: Annotated[list[str] | None, typer.Option(help="Only this repository; may be repeated.")] = None,
+    data: Annotated[bool, typer.Option("--data/--no-data", help="Copy the bytes of objects, or leave them.")] = True,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Save repositories while they are in use. A later backup to the same place copies only what is new."""
+    with session(lake, as_json) as s:
+        with s.out.steps("copying") as step:
+            manifest = s.lake.backup(target, repository or None, data=data, progress=step)
+        for saved in manifest.repositories:
+            fields = {"repository": saved.record.name, "commits": saved.commits, "files": saved.files}
+            s.out.say(
+                f"Saved {saved.record.name}: {counted(len(saved.branches), 'branch', 'branches')}, "
+                f"{counted(saved.tags, 'tag')}, {counted(saved.commits, 'commit')}, {counted(saved.files, 'file')} "
+                f"({saved.bytes:,} bytes){'' if saved.has_data else '; the bytes of objects stay where they are'}.",
+                {**fields, "branches": len(saved.branches), "tags": saved.tags, "bytes": saved.bytes},
+            )
+
+
+def restore(
+    source: Annotated[str, typer.Argument(help="The folder or URL of a backup.")],
+    repository: Annotated[str | None, typer.Argument(help="Only this repository; without it, all.")] = None,
+    name: Annotated[str | None, typer.Option("--as", help="Bring it back under this name.")] = None,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Read and compare everything afterwards.")] = True,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring repositories back from a backup. The lake may be another one, on other stores; `init` makes one."""
+    with session(lake, as_json) as s:
+        with s.out.steps("copying") as step:
+            made = s.lake.restore(source, repository, name=name, check=check, progress=step)
+        for one in made:
+            done = "and read all of it" if check else "and did not check it"
+            s.out.say(f"Restored {one.name} {done}.", {"repository": one.name, "checked": check})
+
+
+def upgrade(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be written.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write records of older formats anew. Older versions of strandline refuse the lake from then on."""
+    with session(lake, as_json) as s:
+        done = s.lake.upgrade(dry_run=dry_run)
+        total = sum(done.written.values())
+        kinds = ", ".join(f"{counted(count, kind)}" for kind, count in sorted(done.written.items()) if count)
+        verb = "would be written" if dry_run else "written"
+        told = f"{kinds} {verb} in format {done.format}." if total else f"Everything has format {done.format} already."
+        s.out.say(told, {"format": done.format, "dry_run": dry_run, "written": done.written})

@@ -1,21 +1,35 @@
-"""`strandline ls`, `cat`, `put`, `get`, `rm` and `export`"""
+"""`strandline ls`, `cat`, `put`, `get`, `cp`, `mv`, `rm`, `import` and `export`"""
 
 from __future__ import annotations
 
+import io
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
 
-from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.cli.output import counted
+from strandline.cli.session import (
+    JsonOption,
+    LakeOption,
+    MessageOption,
+    MetaOption,
+    Session,
+    complete_place,
+    metadata_of,
+    session,
+    split,
+)
 from strandline.errors import ObjectNotFound, UsageError
+from strandline.repository.branch import Branch
 from strandline.repository.listing import Listing
 from strandline.repository.results import CommonPrefix
 
-Place = Annotated[str, typer.Argument(help="repository/ref/path")]
+Place = Annotated[str, typer.Argument(help="repository/ref/path", autocompletion=complete_place)]
 
 
 def _rows(listing: Listing) -> Iterator[dict[str, Any]]:
@@ -59,8 +73,9 @@ def cat(place: Place, lake: LakeOption = None) -> None:
 
 
 def put(
-    file: Annotated[str, typer.Argument(help="A local file; - is standard input.")],
+    file: Annotated[str, typer.Argument(help="A local file or, with --recursive, a folder; - is standard input.")],
     place: Place,
+    recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All files of a folder, at once.")] = False,
     content_type: Annotated[str | None, typer.Option(help="Media type.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
@@ -68,13 +83,41 @@ def put(
     """Write a local file to a branch; it is staged until you commit."""
     with session(lake, as_json) as s:
         branch, path = s.branch_place(place)
+        if recursive:
+            _put_folder(s, branch, path, Path(file))
+            return
         if not path or path.endswith("/"):
             if file == "-":
                 raise UsageError("Standard input has no name.", next="Give the whole path.")
             path += Path(file).name
-        made = branch.put(path, sys.stdin.buffer if file == "-" else Path(file), content_type=content_type)
+        if Path(file).is_dir():
+            raise UsageError(f"{file!r} is a folder.", next="Pass --recursive to write all files in it.")
+        source = sys.stdin.buffer if file == "-" else Path(file)
+        total = 2 * source.stat().st_size if isinstance(source, Path) and source.is_file() else None
+        with s.out.bytes(f"uploading {path}", total) as step, ExitStack() as stack:
+            if total is not None and s.out.errors.is_terminal:  # read twice: for the checksum, and to be stored
+                source = Counted(stack.enter_context(Path(file).open("rb")), step)
+            made = branch.put(path, source, content_type=content_type)
         fields = {"path": made.path, "size": made.size, "checksum": made.checksum}
         s.out.say(f"Staged {path} ({made.size:,} bytes).", fields)
+
+
+def _put_folder(s: Session, branch: Branch, path: str, folder: Path) -> None:
+    if not folder.is_dir():
+        raise UsageError(f"{str(folder)!r} is not a folder.", next="Leave --recursive out for a single file.")
+    below = path if not path or path.endswith("/") else path + "/"
+    files = sorted(one for one in folder.rglob("*") if one.is_file())
+    if not files:
+        raise ObjectNotFound(f"There is no file in the folder {str(folder)!r}.")
+    with s.out.progress("uploading", len(files)) as step:
+
+        def contents() -> Iterator[tuple[str, Path]]:
+            for one in files:
+                yield below + one.relative_to(folder).as_posix(), one
+                step()
+
+        count = branch.put_many(contents())
+    s.out.say(f"Staged {counted(count, 'object')} below {below or '/'}.", {"staged": count, "prefix": below})
 
 
 def get(
@@ -83,14 +126,91 @@ def get(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy an object into a local file."""
+    """Copy an object into a local file; `export` copies a folder."""
     with session(lake, as_json) as s:
         ref, path = s.place(place)
         target = Path(file)
         if target.is_dir():
             target = target / path.rpartition("/")[2]
-        ref.download(path, target)
+        with s.out.bytes(f"downloading {path}", ref.stat(path).size) as step:
+            ref.download(path, target, progress=step)
         s.out.say(f"Wrote {target}.", {"path": path, "file": str(target)})
+
+
+def cp(source: Place, target: Place, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Copy an object, or with a "/" at the end of both a folder, at one instant and without copying bytes."""
+    with session(lake, as_json) as s:
+        (ref, path), (branch, to) = s.place(source), s.branch_place(target)
+        to = _named(path, to)
+        if ref._core.stores.repository_id != branch._core.stores.repository_id:
+            raise UsageError("A copy stays in one repository.", next="Use get and put, or export and put --recursive.")
+        with s.out.progress("copying"):
+            count = branch.copy(path, to, ref=ref)
+        s.out.say(f"Copied {counted(count, 'object')} to {to}.", {"copied": count, "target": to})
+
+
+def mv(source: Place, target: Place, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Rename an object, or with a "/" at the end of both a folder, at one instant."""
+    with session(lake, as_json) as s:
+        if split(source)[:2] != split(target)[:2]:
+            raise UsageError("A rename stays on one branch.", next="Use cp, then rm.")
+        branch, path = s.branch_place(source)
+        to = _named(path, split(target)[2])
+        with s.out.progress("renaming"):
+            count = branch.rename(path, to)
+        s.out.say(f"Renamed {counted(count, 'object')} to {to}.", {"renamed": count, "target": to})
+
+
+def _named(path: str, target: str) -> str:
+    """An object that goes into a folder keeps its name."""
+    if not path:
+        raise UsageError("No path is named to take from.", next="Write repository/ref/path.")
+    return target + path.rpartition("/")[2] if not path.endswith("/") and target[-1:] in ("", "/") else target
+
+
+def import_objects(
+    source: Annotated[str, typer.Argument(help="A local folder, or a URL such as s3://bucket/prefix.")],
+    place: Annotated[str, typer.Argument(help="repository/branch/path", autocompletion=complete_place)],
+    message: MessageOption = None,
+    meta: MetaOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit references to objects where they are; no bytes are copied."""
+    with session(lake, as_json) as s:
+        branch, path = s.branch_place(place)
+        with s.out.progress("importing") as step:
+            done = branch.import_objects(source, path, message, metadata=metadata_of(meta), progress=step)
+        id = None if done.commit is None else done.commit.id
+        told = f"Imported {counted(done.objects, 'object')}"
+        told += f": {id[:12]}" if id else "; all of them were there already."
+        s.out.say(told, {"objects": done.objects, "commit": id})
+
+
+class Counted(io.RawIOBase):
+    """A binary file that tells how much of it is read."""
+
+    def __init__(self, file: IO[bytes], step: Callable[[int], object]) -> None:
+        self._file = file
+        self._step = step
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return self._file.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._step(len(data))
+        return len(data)
 
 
 def rm(

@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 from strandline.errors import StrandlineError
@@ -71,6 +71,27 @@ class Output:
         with Progress(*columns, console=self.errors, transient=True) as bar:
             task = bar.add_task(what, total=total)
             yield lambda *_: bar.advance(task)
+
+    @contextmanager
+    def steps(self, what: str) -> Iterator[Any]:
+        """A progress bar on a terminal, silence elsewhere; yields a callable that takes what is done, and the total."""
+        if not self.errors.is_terminal:
+            yield lambda *_: None
+            return
+        with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), console=self.errors, transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    @contextmanager
+    def bytes(self, what: str, total: int | None) -> Iterator[Any]:
+        """The same for bytes; yields a callable that takes how many more are done."""
+        if not self.errors.is_terminal:
+            yield lambda *_: None
+            return
+        columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        with Progress(*columns, console=self.errors, transient=True) as bar:
+            task = bar.add_task(what, total=total)
+            yield lambda count: bar.advance(task, count)
 
     def error(self, error: StrandlineError) -> None:
         """Show an error on standard error: what happened, what is safe, what to do next."""

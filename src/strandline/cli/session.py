@@ -17,6 +17,7 @@ from strandline.repository.branch import Branch
 from strandline.repository.ref import Ref
 from strandline.repository.repository import Repository
 
+COMPLETIONS_MAX = 100
 LakeOption = Annotated[
     str | None,
     typer.Option("--lake", envvar="STRANDLINE_LAKE", help="The lake: a folder or a TOML file.", show_default=False),
@@ -24,6 +25,24 @@ LakeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")]
 MessageOption = Annotated[str | None, typer.Option("--message", "-m", help="The commit message.")]
 MetaOption = Annotated[list[str] | None, typer.Option("--meta", help="Metadata of the commit, as key=value.")]
+
+
+def complete_place(incomplete: str) -> list[str]:
+    """What a shell may complete a place to: repositories, then refs, then folders and objects."""
+    try:
+        with strandline.open(compaction=False) as lake:
+            repository, slash, rest = incomplete.partition("/")
+            if not slash:
+                return [f"{one.name}/" for one in lake.repositories() if one.name.startswith(repository)]
+            held = lake.repository(repository)
+            ref, slash, path = rest.partition("/")
+            if not slash:
+                found = [*held.branches(ref), *held.tags(ref)]
+                return [f"{repository}/{one.name}" for one in found]
+            listing = held.ref(ref).list(path, delimiter="/", amount=COMPLETIONS_MAX)
+            return [f"{repository}/{ref}/{one.path}" for one in listing]
+    except Exception:  # a shell has no use for an error
+        return []
 
 
 @dataclass(frozen=True, slots=True)

@@ -470,15 +470,20 @@ class Branch(Ref):
         *,
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
+        progress: Callable[[], object] = lambda: None,
     ) -> Imported:
         """Commit references to objects that exist already, in a local folder or below a URL such as s3://bucket/prefix.
 
         No bytes are copied. What is at the same paths already is replaced; the rest stays.
+
+        Args:
+            progress: called after each page of the source's listing.
         """
         from strandline.repository.importing import import_objects
 
         text = message if message is not None else f"Import {source} as {destination or '/'}"
-        return import_objects(self._core, self, str(source), destination, self._draft(text, metadata, committer, None))
+        draft = self._draft(text, metadata, committer, None)
+        return import_objects(self._core, self, str(source), destination, draft, progress)
 
     # --- other branches -----------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,12 +40,19 @@ class _NothingNew(Exception):
     pass
 
 
-def import_objects(core: RepositoryCore, branch: Branch, source: str, destination: str, draft: Draft) -> Imported:
+def import_objects(
+    core: RepositoryCore,
+    branch: Branch,
+    source: str,
+    destination: str,
+    draft: Draft,
+    progress: Callable[[], object],
+) -> Imported:
     """Commit references to everything below `source` at paths below `destination`."""
     if destination and not destination.endswith("/"):
         destination += "/"
     check_prefix(destination)
-    changes = _references(source, destination)
+    changes = _references(source, destination, progress)
     if not len(changes):
         raise NotFound(f"There is no object at {source!r}.", next="Check the folder or the URL.")
     low, end = destination, prefix_end(destination)
@@ -77,11 +85,14 @@ def import_objects(core: RepositoryCore, branch: Branch, source: str, destinatio
     return Imported(len(changes), record)
 
 
-def _references(source: str, destination: str) -> Changes:
+def _references(source: str, destination: str, progress: Callable[[], object]) -> Changes:
     """Rows for all blobs of a source, sorted by path."""
     root, prefix = _split(source)
     store = open_store(root)
-    found = [info for page in store.list_pages(prefix) for info in page]
+    found: list[BlobInfo] = []
+    for page in store.list_pages(prefix):
+        found += page
+        progress()
     paths = [destination + info.key[len(prefix) :] for info in found]
     _refuse_bad_paths(paths)
     order = sorted(range(len(paths)), key=paths.__getitem__)

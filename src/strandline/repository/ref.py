@@ -202,13 +202,21 @@ class Ref:
 
     # --- taking bytes out ---------------------------------------------------------------------------------------------
 
-    def download(self, path: str, target: str | Path) -> Path:
-        """Copy an object into a local file, which is replaced only when all bytes are there."""
+    def download(
+        self, path: str, target: str | Path, *, progress: Callable[[int], object] = lambda count: None
+    ) -> Path:
+        """Copy an object into a local file, which is replaced only when all bytes are there.
+
+        Args:
+            progress: called with how many more bytes are there.
+        """
         target = Path(target)
         partial = target.with_name(f".{target.name}.part")
         try:
             with self.open(path) as source, partial.open("wb") as file:
-                shutil.copyfileobj(source, file, COPY_BUFFER_BYTES)
+                while chunk := source.read(COPY_BUFFER_BYTES):
+                    file.write(chunk)
+                    progress(len(chunk))
             partial.replace(target)
         except OSError as error:
             raise UsageError(f"{str(target)!r} cannot be written: {error.strerror}.", next="Check the path.") from error

@@ -1,0 +1,94 @@
+"""`strandline table …`"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from strandline.cli.session import JsonOption, LakeOption, Session, complete_place, session
+from strandline.errors import UsageError
+from strandline.tables.table import Table
+
+app = typer.Typer(no_args_is_help=True, help="Tables: path prefixes with a table record.")
+Place = Annotated[str, typer.Argument(help="repository/ref/path of the table", autocompletion=complete_place)]
+WhereOption = Annotated[str | None, typer.Option(help="A condition on its columns, as SQL.")]
+
+
+def _table(s: Session, place: str) -> Table:
+    ref, path = s.place(place)
+    if not path:
+        raise UsageError(f"{place!r} names no table.", next="Write repository/ref/path.")
+    return ref.table(path)
+
+
+@app.command()
+def show(place: Place, where: WhereOption = None, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Show the columns of a table, and how many files, rows and bytes it has."""
+    with session(lake, as_json) as s:
+        table = _table(s, place)
+        record = table.record
+        files = table.files(where)
+        counted = [file.statistics for file in files]
+        rows = None if None in counted else sum(one.rows for one in counted if one is not None)
+        size = sum(file.info.size for file in files)
+        columns = [
+            {
+                "column": field["name"],
+                "type": field["type"] if isinstance(field["type"], str) else field["type"]["type"],
+                "partition": "yes" if field["name"] in record.partition_by else "",
+                "statistics": "yes" if field["name"] in record.with_statistics else "",
+            }
+            for field in record.fields
+        ]
+        if as_json:
+            told = {"format": record.file_format, "options": record.options, "files": len(files), "rows": rows}
+            s.out.say("", {**told, "bytes": size, "columns": columns, "partition_by": list(record.partition_by)})
+            return
+        s.out.rows(columns, ("column", "type", "partition", "statistics"))
+        shown = "rows not counted" if rows is None else f"{rows:,} rows"
+        s.out.say(f"{record.file_format}, {len(files):,} files, {shown}, {size:,} bytes", {})
+
+
+@app.command()
+def files(place: Place, where: WhereOption = None, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List the data files of a table, or those that a condition does not exclude."""
+    with session(lake, as_json) as s:
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for file in _table(s, place).files(where):
+                known = file.statistics
+                count = None if known is None else known.rows
+                partition = ", ".join(f"{name}={value}" for name, value in file.partition.items())
+                told = {"path": file.info.path, "size": file.info.size, "rows": count, "partition": partition}
+                yield {**told, "values": file.partition, "statistics": None if known is None else known.columns}
+
+        s.out.rows(rows(), ("path", "size", "rows", "partition"), "No files.")
+
+
+@app.command()
+def history(
+    place: Place,
+    amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="At most so many commits.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the commits that changed a table, newest first, and what they did to it."""
+    with session(lake, as_json) as s:
+        rows = (
+            {
+                "id": change.commit[:12],
+                "date": change.date,
+                "committer": change.committer,
+                "message": change.message,
+                "files": f"+{change.added_files} -{change.removed_files}",
+                "rows": "" if change.added_rows is None else f"+{change.added_rows} -{change.removed_rows}",
+                "columns": "changed" if change.schema_changed else "",
+                "commit": change.commit,
+                "added_bytes": change.added_bytes,
+                "removed_bytes": change.removed_bytes,
+            }
+            for change in _table(s, place).history(amount=amount)
+        )
+        s.out.rows(rows, ("id", "date", "committer", "message", "files", "rows", "columns"), "No commit changed it.")
