@@ -100,7 +100,8 @@ def test_an_upgrade_and_a_writer_do_not_lose_each_others_changes(tmp_path: Path)
     shutil.copytree(FOLDERS[0], folder)
     with strandline.open(folder, synced=False) as lake, strandline.open(folder, synced=False) as other:
         branch = other.repository("golden").branch("main")
-        swap, done = BranchCell.swap, []
+        swap = BranchCell.swap
+        done: list[object] = []
 
         def first(cell: BranchCell, *arguments: Any) -> Any:
             if not done:

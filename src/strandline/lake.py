@@ -35,6 +35,7 @@ from strandline.errors import (
 from strandline.ids import RepositoryId, check_repository_name, new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
 from strandline.kv.tenant import TenantStore
+from strandline.operations import logged
 from strandline.repository.catalog import (
     create_repository,
     delete_repository,
@@ -102,9 +103,13 @@ class Lake:
         self._lock = threading.Lock()
         self._upkeep = ThreadedUpkeep()
 
+    @property
+    def place(self) -> str:
+        """Where the lake is, without secrets."""
+        return str(self._settings.folder or without_secrets(self._settings.kv))
+
     def __repr__(self) -> str:
-        place = self._settings.folder or without_secrets(self._settings.kv)
-        return f"<Lake {place}>"
+        return f"<Lake {self.place}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen, (portable(self._settings),)
@@ -156,6 +161,7 @@ class Lake:
                 self._clock.sleep(backoff_s(attempt))
         raise taken
 
+    @logged("create repository")
     def create_repository(self, name: str, *, namespace: str | None = None, default_branch: str = "main") -> Repository:
         """Make a repository.
 
@@ -175,6 +181,7 @@ class Lake:
         create_repository(self._kv, self._clock, record, self._namespace_url, self._settings.committer, self._stores)
         return Repository(self._core(record))
 
+    @logged("delete repository")
     def delete_repository(self, name: str) -> None:
         """Delete a repository: its branches, tags, commits and staged changes. The bytes of its objects stay."""
         record = delete_repository(self._kv, name, self._clock, self._stores)
@@ -184,6 +191,7 @@ class Lake:
     def repositories(self) -> Repositories:
         return Repositories(self._kv)
 
+    @logged("upgrade")
     def upgrade(self, *, dry_run: bool = False) -> Upgraded:
         """Write records of older formats anew; older versions of strandline refuse the lake from then on.
 
@@ -217,6 +225,7 @@ class Lake:
 
     # --- backups ------------------------------------------------------------------------------------------------------
 
+    @logged("backup")
     def backup(
         self,
         target: str | os.PathLike[str],
@@ -249,6 +258,7 @@ class Lake:
         place = open_blobs(os.fspath(target), synced=self._settings.synced)
         return save(place, sources, lake_id, self._clock.now_us(), data=data, progress=progress)
 
+    @logged("restore")
     def restore(
         self,
         source: str | os.PathLike[str],

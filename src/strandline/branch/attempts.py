@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from strandline import metrics
 from strandline.branch.commits import CommitLog
 from strandline.errors import Contention, StrandlineError
+from strandline.operations import debug
 
 if TYPE_CHECKING:
     from strandline.branch.cell import BranchCell
@@ -63,6 +64,7 @@ class Attempts:
         if self._lost >= MAX_ATTEMPTS:
             raise self._contention()
         metrics.retries(self._operation).inc()
+        debug("%s of %s: somebody else was first, attempt %d", self._operation, self._cell.name, self._lost + 1)
         if self._lost > FREE_ATTEMPTS:
             self._cell.stores.clock.sleep(backoff_s(self._lost - FREE_ATTEMPTS))
         return self._lost > FREE_ATTEMPTS

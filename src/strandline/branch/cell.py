@@ -20,6 +20,7 @@ from strandline.envelope import decode, encode
 from strandline.errors import BranchGone, OutcomeUnknown, RefNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, new_id
 from strandline.kv.store import PredicateFailed
+from strandline.operations import warning
 
 SETTLE_ATTEMPTS = 5
 """How often a swap with a lost reply is repeated before its outcome counts as unknown."""
@@ -145,6 +146,7 @@ class BranchCell:
         Repeating the very same swap is safe: it can only succeed while the record is still `seen`, and whichever
         copy lands first changes the record, so that no other copy can.
         """
+        warning("the reply to a change of branch %s was lost: finding out what became of it", self.name)
         for attempt in range(SETTLE_ATTEMPTS):
             try:
                 self.stores.kv.set_if(self.stores.refs, self._key, raw, seen.raw)

@@ -27,6 +27,7 @@ from strandline.branch.view import Layers, consistently, consistently_seen, unco
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError
 from strandline.ids import BranchId, CommitId, check_path, check_prefix, encoded
+from strandline.operations import logged
 from strandline.repository.differences import Diff
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.parallel import in_parallel
@@ -132,6 +133,7 @@ class Branch(Ref):
         """Write a local file; options are those of `put`."""
         return self.put(path, Path(file), **options)
 
+    @logged("put many")
     def put_many(self, contents: Mapping[str, Content] | Iterable[tuple[str, Content]], *, atomic: bool = True) -> int:
         """Write several objects; with `atomic` they appear at one instant. Returns their number.
 
@@ -214,6 +216,7 @@ class Branch(Ref):
         if self._cell.sensor is not None and record is not None and record.branch_id == self.branch_id:
             self._cell.sensor.saw_tombstones(self.name, record, count)
 
+    @logged("delete many")
     def delete_many(self, paths: Iterable[str]) -> int:
         """Delete several objects with one check of the branch, whether they are there or not; returns their number."""
         value = encode_staged(TOMBSTONE)
@@ -223,6 +226,7 @@ class Branch(Ref):
             self._staged_tombstones(len(pairs))
         return len(pairs)
 
+    @logged("delete prefix")
     def delete_prefix(self, prefix: str) -> int:
         """Delete everything below a prefix at one instant; returns the number of objects."""
         value = encode_staged(TOMBSTONE)
@@ -235,6 +239,7 @@ class Branch(Ref):
         self._staged_tombstones(count)
         return count
 
+    @logged("copy")
     def copy(self, source: str, target: str, *, ref: Ref | str | None = None) -> int:
         """Copy an object, or with a trailing "/" everything below a prefix, without copying bytes.
 
@@ -245,6 +250,7 @@ class Branch(Ref):
         """
         return self._move(source, target, self if ref is None else self._other(ref), is_rename=False)
 
+    @logged("rename")
     def rename(self, source: str, target: str) -> int:
         """Rename an object, or with a trailing "/" everything below a prefix, at one instant; returns the number."""
         return self._move(source, target, self, is_rename=True)
@@ -344,6 +350,7 @@ class Branch(Ref):
         low, high = key_range(prefix)
         return Diff(lambda: iter([uncommitted(self._cell, self._core.commits, self.branch_id, low, high)]))
 
+    @logged("reset")
     def reset(self, path: str | None = None, *, prefix: str | None = None) -> None:
         """Throw staged changes away: all, those of a path, or those below a prefix."""
         if path is not None and prefix is not None:
@@ -357,6 +364,7 @@ class Branch(Ref):
         else:
             reset_all(self._cell, self.branch_id)
 
+    @logged("compact")
     def compact(self, *, force: bool = False) -> Compaction:
         """Fold what is staged into a tree, so that listings and look-ups need not go through it entry by entry.
 
@@ -374,6 +382,7 @@ class Branch(Ref):
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
+    @logged("commit")
     def commit(
         self,
         message: str,
@@ -411,6 +420,7 @@ class Branch(Ref):
         moment = stores.clock.now_us() if date is None else to_us(date)
         return Draft(message, committer or stores.committer, dict(metadata or {}), moment, allow_empty)
 
+    @logged("merge")
     def merge(
         self,
         source: Ref | str,
@@ -438,6 +448,7 @@ class Branch(Ref):
         draft = self._draft(text, metadata, committer, date)
         return merge_into(self._core, self, other, draft, strategy, squash)
 
+    @logged("revert")
     def revert(
         self, commit: Ref | str, message: str | None = None, *, parent: int | None = None, committer: str | None = None
     ) -> Commit:
@@ -450,6 +461,7 @@ class Branch(Ref):
         text = message if message is not None else f"Revert {target.commit_info.message!r} ({target.id[:12]})"
         return revert(self._core, self, target, self._draft(text, None, committer, None), parent)
 
+    @logged("cherry-pick")
     def cherry_pick(
         self, commit: Ref | str, message: str | None = None, *, parent: int | None = None, committer: str | None = None
     ) -> Commit:
@@ -458,10 +470,12 @@ class Branch(Ref):
         text = message if message is not None else target.commit_info.message
         return cherry_pick(self._core, self, target, self._draft(text, None, committer, None), parent)
 
+    @logged("hard reset")
     def hard_reset(self, ref: Ref | str, *, force: bool = False) -> None:
         """Move the head to any commit. Staged changes forbid it, unless `force` throws them away."""
         reset_head(self._cell, self.branch_id, self._other(ref).id, force=force, commits=self._core.commits)
 
+    @logged("import")
     def import_objects(
         self,
         source: str | Path,
@@ -487,6 +501,7 @@ class Branch(Ref):
 
     # --- other branches -----------------------------------------------------------------------------------------------
 
+    @logged("create branch")
     def create_branch(self, name: str, *, exist_ok: bool = False) -> Branch:
         """Make a branch at this one's head; staged changes stay here."""
         from strandline.repository.branches import create_branch

@@ -19,6 +19,7 @@ from strandline.branch.view import tree_window, uncommitted
 from strandline.clock import Microseconds, to_us
 from strandline.errors import ObjectMissing, ObjectNotFound, UsageError
 from strandline.ids import CommitId, check_path, prefix_end
+from strandline.operations import logged
 from strandline.repository.core import RepositoryCore
 from strandline.repository.differences import Diff
 from strandline.repository.expressions import Target, parse_time, resolve
@@ -49,6 +50,11 @@ class Ref:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._core.name}/{self.expression}>"
+
+    @property
+    def place(self) -> str:
+        """repository/ref"""
+        return f"{self._core.name}/{self.expression}"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _reopen_ref, (self._core.reopen, self.expression, self._target)
@@ -224,6 +230,7 @@ class Ref:
             partial.unlink(missing_ok=True)
         return target
 
+    @logged("export")
     def export(
         self, target: str | Path, prefix: str = "", *, progress: Callable[[ObjectInfo], None] | None = None
     ) -> int:

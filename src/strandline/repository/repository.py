@@ -22,6 +22,7 @@ from strandline.envelope import encode
 from strandline.errors import Contention, NotAllowed, RefNotFound, UsageError
 from strandline.ids import CommitId, StagingToken, new_id
 from strandline.kv.store import PredicateFailed
+from strandline.operations import logged
 from strandline.repository.branch import Branch
 from strandline.repository.branches import (
     create_branch,
@@ -90,6 +91,10 @@ class Repository:
     def __init__(self, core: RepositoryCore) -> None:
         self._core = core
 
+    @property
+    def place(self) -> str:
+        return self.name
+
     def __repr__(self) -> str:
         return f"<Repository {self.name}>"
 
@@ -130,6 +135,7 @@ class Repository:
     def default_branch(self) -> Branch:
         return self.branch(self.settings.default_branch)
 
+    @logged("create branch")
     def create_branch(self, name: str, source: Ref | str | None = None, *, exist_ok: bool = False) -> Branch:
         """Make a branch at the commit of any ref; by default of the default branch.
 
@@ -146,6 +152,7 @@ class Repository:
             return self.default_branch
         return source if isinstance(source, Ref) else self.ref(source)
 
+    @logged("delete branch")
     def delete_branch(self, name: str) -> CommitId:
         """Delete a branch, with what is staged on it and its reflog.
 
@@ -161,11 +168,13 @@ class Repository:
 
         return Names(rows)
 
+    @logged("create tag")
     def create_tag(self, name: str, source: Ref | str | None = None) -> Ref:
         """Name a commit for ever; raises `AlreadyExists` if the name belongs to a branch or a tag."""
         create_tag(self._core, name, self._source(source))
         return self.ref(name)
 
+    @logged("delete tag")
     def delete_tag(self, name: str) -> None:
         delete_tag(self._core, name)
 
@@ -266,6 +275,7 @@ class Repository:
         """Delete the staged entries of tokens that left their branch long enough ago; returns their number."""
         return sweep(self._core.stores, after_s=after_s, again_after_s=again_after_s, private_after_s=private_after_s)
 
+    @logged("fsck")
     def fsck(self, progress: Callable[[], object] = lambda: None, *, content: bool = False) -> Audit:
         """Check that everything the repository refers to is there, and count what nobody refers to.
 

@@ -122,9 +122,10 @@ def _why(table: Table, files: Sequence[TableFile], error: Exception) -> Strandli
 
     gone = next((file for file in in_parallel(is_gone, files) if file is not None), None)
     if gone is not None:
-        return vanished(gone, table.place)
+        return vanished(gone, table.describe())
     return StorageError(
-        f"Spark cannot read {table.place}: {reason_of(error)}.", next="Mend what Spark complains of, then read again."
+        f"Spark cannot read {table.describe()}: {reason_of(error)}.",
+        next="Mend what Spark complains of, then read again.",
     )
 
 

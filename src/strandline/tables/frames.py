@@ -6,7 +6,7 @@ expression. Filters and column choices reach the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pyarrow as pa
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     from strandline.repository.core import RepositoryCore
 
 
+Describe = Callable[[], str]
+"""Tells the table and its commit, if there is something to complain of."""
+
+
 def arrow_schema(record: TableRecord) -> pa.Schema:
     return pa.schema([pa.field(field["name"], arrow_type(field["type"], field["name"])) for field in record.fields])
 
 
-def dataset_of(core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: str) -> ds.Dataset:
+def dataset_of(core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: Describe) -> ds.Dataset:
     """The files as one dataset with the columns of the record.
 
     Raises:
@@ -77,7 +81,7 @@ def _partition_scalar(field: pa.Field, text: str | None, kind: Any) -> pa.Scalar
 class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
     """The files of a scan for Arrow, by their number in it."""
 
-    def __init__(self, core: RepositoryCore, files: Sequence[TableFile], place: str) -> None:
+    def __init__(self, core: RepositoryCore, files: Sequence[TableFile], place: Describe) -> None:
         self._core = core
         self._files = files
         self._place = place
@@ -112,7 +116,7 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
                 return pa.OSFile(local, "r")
             return pa.PythonFile(blobs.open_read(key), mode="r")
         except (BlobNotFound, FileNotFoundError):
-            raise vanished(file, self._place) from None
+            raise vanished(file, self._place()) from None
 
     def open_input_stream(self, path: str) -> Any:
         return self.open_input_file(path)
@@ -136,7 +140,7 @@ def _format(record: TableRecord, schema: pa.Schema) -> ds.FileFormat:
 
 
 def _json_batches(
-    core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: str, chosen: Sequence[str]
+    core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: Describe, chosen: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Files of JSON lines, one after the other: Arrow's datasets do not make dates and times of text."""
     from pyarrow import json
@@ -210,7 +214,7 @@ def rows_of(
     core: RepositoryCore,
     record: TableRecord,
     files: Sequence[TableFile],
-    place: str,
+    place: Describe,
     condition: Condition | None,
     columns: Sequence[str] | None,
 ) -> pa.RecordBatchReader:
@@ -232,7 +236,7 @@ def rows_of(
             yield from scanner.to_batches()
         except (pa.ArrowException, OSError, UnicodeError) as error:
             raise StorageError(
-                f"A file of {place} cannot be read: {str(error).partition(chr(10))[0].rstrip('.')}.",
+                f"A file of {place()} cannot be read: {str(error).partition(chr(10))[0].rstrip('.')}.",
                 next="`strandline fsck` says whether it is damaged; if not, to_spark may read what Arrow does not.",
             ) from error
 

@@ -10,6 +10,7 @@ import msgspec
 
 from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
+from strandline.operations import logged
 from strandline.repository.differences import Diff
 from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo
@@ -68,8 +69,12 @@ class Table:
 
     @property
     def place(self) -> str:
+        """repository/ref/path"""
+        return f"{self.ref.place}/{self.path}"
+
+    def describe(self) -> str:
         """The table and its commit, for sentences."""
-        return f"table {self.path!r} at {self.ref._core.name}/{self.ref.expression} (commit {self.ref.id[:12]})"
+        return f"table {self.path!r} at {self.ref.place} (commit {self.ref.id[:12]})"
 
     def find_record(self) -> tuple[ObjectInfo | None, TableRecord | None]:
         info = self.ref.find(self.record_path)
@@ -152,6 +157,7 @@ class Table:
 
     # --- engines, known by name only --------------------------------------------------------------------------------
 
+    @logged("plan table")
     def to_spark(self, spark: SparkSession, where: str | Column | None = None) -> DataFrame:
         """The table as a Spark DataFrame, planned now, read when Spark acts.
 
@@ -170,7 +176,7 @@ class Table:
     def dataset(self) -> ds.Dataset:
         """The table as a PyArrow dataset: filters and column choices given to it reach the files."""
         record = self.record
-        found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self.place)
+        found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self.describe)
         return found
 
     def to_arrow(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
@@ -196,7 +202,7 @@ class Table:
             condition = parse_condition(where, record)
             files = Pruning(record, condition).needed(files)
         rows: pa.RecordBatchReader = _frames().rows_of(
-            self.ref._core, record, list(files), self.place, condition, columns
+            self.ref._core, record, list(files), self.describe, condition, columns
         )
         return rows
 
@@ -224,6 +230,7 @@ class Table:
         relation: duckdb.DuckDBPyRelation = into.from_arrow(self.to_arrow(where, columns))
         return relation
 
+    @logged("write table")
     def write(
         self,
         data: DataFrame,
