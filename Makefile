@@ -3,13 +3,19 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 
-.PHONY: demo test check format bench simulate mutation setup servers lock clean golden
+.PHONY: demo test test-sparks check format bench simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
 
 test: servers ## the whole suite, against real servers
 	@$(RUN) $(BIN)/python -m pytest $(TESTS)
+	@$(if $(TESTS),,$(MAKE) --no-print-directory test-sparks)
+
+test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark
+	@$(RUN) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark
+	@$(RUN) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m everywhere tests/spark
+	@$(RUN) PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark
 
 check: setup ## format, lint, types, import layers, licences
 	@$(BIN)/ruff format --check .
@@ -45,6 +51,8 @@ lock: ## pin versions and hashes anew
 		--custom-compile-command "make lock" pyproject.toml --all-extras requirements/dev.in -o requirements/dev.txt
 	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
 		--custom-compile-command "make lock" requirements/uv.in -o requirements/uv.txt
+	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
+		--custom-compile-command "make lock" requirements/spark-newest.in -o requirements/spark-newest.txt
 
 clean:
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

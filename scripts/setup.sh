@@ -49,6 +49,17 @@ python_environment() {
   echo "$want" >.venv/strandline-locked
 }
 
+newest_spark() { # beside the locked one, for the tests that run on both
+  local place=.cache/spark-newest want
+  want=$(sha256sum <requirements/spark-newest.txt | cut -d' ' -f1)
+  [ "$want" = "$(cat "$place/strandline-locked" 2>/dev/null || true)" ] && return
+  say "setup: installing Spark's newest release, for tests"
+  rm -rf "$place"
+  .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --target "$place" \
+    -r requirements/spark-newest.txt || fail "Spark's newest release could not be installed."
+  echo "$want" >"$place/strandline-locked"
+}
+
 java_major() { # of a Java home; nothing if it is none with a full set of modules
   [ -x "$1/bin/java" ] && sed -n 's/^JAVA_VERSION="\([0-9]*\).*/\1/p' "$1/release" 2>/dev/null
 }
@@ -89,6 +100,7 @@ find_postgres() {
 }
 
 servers() {
+  newest_spark
   local postgres redis gateway=$PWD/.cache/bin/versitygw
   postgres=$(find_postgres || true)
   if [ -z "$postgres" ]; then

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.settings import find_settings
 from strandline.testing.clock import ManualClock
-from tests import servers
+from tests import servers, sessions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 pytest.register_assert_rewrite("strandline.testing.kv_conformance", "strandline.testing.blob_conformance")
 settings.register_profile("suite", deadline=None, max_examples=60)
 settings.load_profile("suite")
+SPARK = os.environ.get("STRANDLINE_TEST_SPARK", "local")
+"""Which Spark the tests of tables use: local, connect (a Connect server) or s3 (S3A on versitygw)."""
 
 
 @pytest.fixture(autouse=True)
@@ -65,9 +68,13 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def lake(tmp_path: Path, clock: ManualClock) -> Iterator[Lake]:
-    """A lake in a folder, not synced, with a clock that stands still."""
-    with open_lake(find_settings(tmp_path / "lake", synced=False), create=True, clock=clock) as opened:
+def lake(tmp_path: Path, clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[Lake]:
+    """A lake in a folder, not synced, with a clock that stands still; its bytes on S3 if Spark is to use that."""
+    settings = find_settings(tmp_path / "lake", synced=False)
+    if SPARK == "s3":
+        endpoint = request.getfixturevalue("s3_endpoint")
+        settings = replace(settings, blob=f"s3://lake/{tmp_path.name}?endpoint={endpoint}&region=us-east-1")
+    with open_lake(settings, create=True, clock=clock) as opened:
         yield opened
 
 
@@ -82,24 +89,16 @@ def main(repo: Repository) -> Branch:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
+def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
+    """A session of the kind that STRANDLINE_TEST_SPARK names: local, connect, or s3."""
     folder = tmp_path_factory.mktemp("spark")
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.sql.shuffle.partitions", "2")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
-    )
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
-    yield session
-    session.stop()
+    if SPARK == "connect":
+        with sessions.connected(folder) as session:
+            yield session
+        return
+    url = f"s3://lake?endpoint={request.getfixturevalue('s3_endpoint')}" if SPARK == "s3" else None
+    with sessions.local(folder, url) as session:
+        yield session
 
 
 def names(ref: strandline.Ref, prefix: str = "") -> list[str]:

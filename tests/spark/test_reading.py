@@ -19,6 +19,7 @@ from strandline.tables.condition import can_match, must_match, parse_condition
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import Pruning
 from strandline.tables.table import Table
+from tests.conftest import SPARK
 
 pytestmark = pytest.mark.spark
 
@@ -91,7 +92,7 @@ CONDITIONS = [
 ]
 
 
-@pytest.mark.parametrize("file_format", FORMATS)
+@pytest.mark.parametrize("file_format", [pytest.param("parquet", marks=pytest.mark.everywhere), *FORMATS[1:]])
 def test_every_engine_gives_the_same_rows(
     main: Branch, spark: SparkSession, mixed: DataFrame, file_format: str
 ) -> None:
@@ -116,6 +117,7 @@ def test_every_engine_gives_the_same_rows(
     assert moments[30].replace(tzinfo=None) == datetime(2026, 1, 2, 6)
 
 
+@pytest.mark.everywhere
 def test_polars_duckdb_and_pandas_read_the_same(main: Branch, mixed: DataFrame) -> None:
     table = main.table("t")
     table.write(mixed, partition_by="part")
@@ -150,12 +152,13 @@ def test_a_condition_skips_files_by_statistics_and_partitions(main: Branch, mixe
         assert len(table.files(where)) == count, where
 
 
+@pytest.mark.everywhere
 def test_spark_reads_only_the_files_that_are_left(main: Branch, spark: SparkSession, mixed: DataFrame) -> None:
     table = main.table("t")
     table.write(mixed)
     for where in ("id < 10", F.col("id") < 10, (F.col("id") < 5) & (F.col("price") < 3) | (F.col("id") == 1)):
         found = table.to_spark(spark, where=where)
-        assert len(found.inputFiles()) == 1, where
+        assert len(found.inputFiles()) == (4 if SPARK == "connect" and not isinstance(where, str) else 1), where
     for column, count in (
         (F.col("name") == "name 012", 1),
         (F.col("day") >= date(2026, 2, 5), 1),
@@ -167,10 +170,13 @@ def test_spark_reads_only_the_files_that_are_left(main: Branch, spark: SparkSess
         (F.hash("id") == 3, 4),
         (F.col("price") == 1.5, 4),  # a decimal against a double: only Spark knows how it rounds
     ):
-        assert len(table.to_spark(spark, where=column).inputFiles()) == count, str(column)
+        # on Spark Connect the text of a column does not tell strings, so Spark alone skips what it can
+        files = len(table.to_spark(spark, where=column).inputFiles())
+        assert files == (4 if SPARK == "connect" else count), str(column)
         assert table.to_spark(spark, where=column).count() == mixed.where(column).count()
 
 
+@pytest.mark.everywhere
 def test_a_string_that_looks_like_a_condition_excludes_no_file(main: Branch, spark: SparkSession) -> None:
     texts = ["x'), =(n, 2", "x', 'y", "a\\\\", "it's", "x) AND (n = 2", "`", '"', "2026-01-01", "5", "NULL", "n"]
     frame = spark.createDataFrame([(text, at) for at, text in enumerate(texts)], "s STRING, n INT")
@@ -213,6 +219,7 @@ def test_a_condition_that_does_not_fit_names_the_columns(main: Branch, spark: Sp
         table.to_arrow(columns=["nope"])
 
 
+@pytest.mark.everywhere
 def test_a_file_that_vanished_is_named_with_the_commit(main: Branch, spark: SparkSession, mixed: DataFrame) -> None:
     table = main.table("t")
     table.write(mixed)
@@ -252,6 +259,7 @@ def test_an_added_and_a_widened_column_read_in_every_format(main: Branch, spark:
         assert table.to_spark(spark).count() == 3
 
 
+@pytest.mark.everywhere
 def test_odd_imported_names_are_read_or_refused(
     main: Branch, spark: SparkSession, mixed: DataFrame, tmp_path: Any
 ) -> None:

@@ -26,7 +26,7 @@ from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.spark.read import LISTING_PARALLELISM
 from strandline.tables.record import RECORD_NAME
-from tests.conftest import names
+from tests.conftest import SPARK, names
 
 pytestmark = pytest.mark.spark
 
@@ -43,6 +43,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
+@pytest.mark.everywhere
 def test_a_table_is_written_and_read_back(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     table = main.table("tables/numbers")
     done = table.write(numbers)
@@ -54,6 +55,7 @@ def test_a_table_is_written_and_read_back(main: Branch, spark: SparkSession, num
     assert rows(main._other("main@").table("tables/numbers").to_spark(spark)) == rows(numbers)
 
 
+@pytest.mark.everywhere
 def test_a_write_appears_at_one_instant_and_is_staged(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     seen: list[list[str]] = []
 
@@ -69,11 +71,11 @@ def test_a_write_appears_at_one_instant_and_is_staged(main: Branch, spark: Spark
     assert list(main._other("main@").list()) == []
 
 
+@pytest.mark.everywhere
 def test_what_spark_leaves_but_does_not_belong_to_the_table_is_not_visible(main: Branch, numbers: DataFrame) -> None:
     main.table("t").write(numbers, partition_by=["month"])
     assert all(name.endswith((".parquet", RECORD_NAME)) for name in names(main))
-    folder = Path(main._core.resolver.namespace.url[7:])
-    assert list(folder.rglob("_SUCCESS"))  # it is there, physically
+    assert any(info.key.endswith("/_SUCCESS") for info in main._core.resolver.namespace.list())  # it is there
 
 
 def test_physical_names_keep_the_suffix_and_no_part_begins_with_what_spark_skips(
@@ -87,6 +89,7 @@ def test_physical_names_keep_the_suffix_and_no_part_begins_with_what_spark_skips
         assert main.branch_id in file.info.physical_address
 
 
+@pytest.mark.everywhere
 def test_an_append_adds_and_an_overwrite_replaces(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     table = main.table("t")
     table.write(numbers)
@@ -100,6 +103,7 @@ def test_an_append_adds_and_an_overwrite_replaces(main: Branch, spark: SparkSess
     assert main._other("main~1").table("t").to_spark(spark).count() == 200
 
 
+@pytest.mark.everywhere
 def test_an_overwrite_of_partitions_leaves_the_others(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     table = main.table("t")
     table.write(numbers, partition_by=["month", "code"])
@@ -113,6 +117,7 @@ def test_an_overwrite_of_partitions_leaves_the_others(main: Branch, spark: Spark
     assert found.where("id >= 1000").count() == fresh.count() == found.where("month = 1 and code = '002'").count()
 
 
+@pytest.mark.everywhere
 def test_partition_columns_keep_their_types_and_place(main: Branch, spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [("010", 1, date(2026, 1, 2), 1.5, True), ("x", 2, date(2026, 1, 3), None, False)],
@@ -145,6 +150,7 @@ def test_odd_partition_values_come_back_as_they_were(main: Branch, spark: SparkS
     assert {row["n"]: row["p"] for row in main.table("u").to_spark(spark).collect()} == {1: value, 2: "plain"}
 
 
+@pytest.mark.everywhere
 def test_partition_values_come_from_the_logical_path(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     table = main.table("t")
     table.write(numbers, partition_by=["month"])
@@ -157,6 +163,7 @@ def test_partition_values_come_from_the_logical_path(main: Branch, spark: SparkS
     assert found.schema["month"].dataType.typeName() == "integer"
 
 
+@pytest.mark.everywhere
 def test_a_file_that_is_linked_twice_is_read_twice(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     table = main.table("t")
     table.write(numbers.coalesce(1), partition_by=["month"])
@@ -171,6 +178,7 @@ def test_a_file_that_is_linked_twice_is_read_twice(main: Branch, spark: SparkSes
     assert plain.to_spark(spark).count() == 200
 
 
+@pytest.mark.everywhere
 def test_spark_prunes_partitions_of_its_own_accord(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     main.table("t").write(numbers, partition_by=["month", "code"])
     main.rename("t/month=2/", "t/month=5/")
@@ -178,8 +186,9 @@ def test_spark_prunes_partitions_of_its_own_accord(main: Branch, spark: SparkSes
         found = main.table("t").to_spark(spark, where=f"month = {month}")
         read = {Path(row["f"]).parts[-3] for row in found.select(F.col("id"), F.input_file_name().alias("f")).collect()}
         assert read == {"month=1"} if month == 1 else {"month=2"}
-        plan = found._jdf.queryExecution().executedPlan().toString() if hasattr(found, "_jdf") else ""
-        assert "PartitionFilters: [isnotnull(month" in plan or month == 5
+        if month == 1 and SPARK != "connect":
+            plan = found._jdf.queryExecution().executedPlan().toString()
+            assert "PartitionFilters: [isnotnull(month" in plan
 
 
 def test_where_takes_text_and_columns(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
@@ -188,6 +197,7 @@ def test_where_takes_text_and_columns(main: Branch, spark: SparkSession, numbers
     assert main.table("t").to_spark(spark, where=F.col("code") == "001").count() == 20
 
 
+@pytest.mark.everywhere
 def test_a_write_that_yields_no_rows_still_makes_a_table(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     nothing = numbers.where("id < 0")
     main.table("a").write(nothing)
@@ -259,6 +269,7 @@ def test_nested_types_and_nullability_fit(main: Branch, spark: SparkSession) -> 
     assert table.to_spark(spark).count() == 2
 
 
+@pytest.mark.everywhere
 def test_a_spark_job_that_fails_leaves_nothing_visible(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     main.table("t").write(numbers)
     main.commit("t")
@@ -353,6 +364,7 @@ def test_a_table_inside_another_is_refused(main: Branch, numbers: DataFrame) -> 
     main.table("a/bc").write(numbers)
 
 
+@pytest.mark.everywhere
 def test_wrong_arguments_get_a_sentence(main: Branch, numbers: DataFrame, spark: SparkSession) -> None:
     main.table("t").write(numbers)
     for where in ("mnth = 1", "month = = 1"):
@@ -378,6 +390,7 @@ def test_an_exported_table_is_read_without_strandline(
     assert duckdb.sql(query).fetchall() == [(100, sum(int(row[1]) for row in rows(numbers)))]
 
 
+@pytest.mark.everywhere
 def test_the_listing_parallelism_is_put_back(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     main.table("t").write(numbers)
     main.table("t").to_spark(spark)
@@ -390,6 +403,7 @@ def test_the_listing_parallelism_is_put_back(main: Branch, spark: SparkSession, 
         spark.conf.unset(LISTING_PARALLELISM)
 
 
+@pytest.mark.everywhere
 def test_dynamic_partition_overwrite_in_the_session_changes_nothing(
     main: Branch, spark: SparkSession, numbers: DataFrame
 ) -> None:

@@ -94,6 +94,7 @@ def test_options_that_are_not_the_callers_are_refused(main: Branch, numbers: Dat
         main.table("t").write(numbers, file_format="xml")
 
 
+@pytest.mark.everywhere
 def test_where_replaces_rows_and_leaves_the_rest(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     table = main.table("t")
     table.write(numbers, partition_by="month")
@@ -121,6 +122,7 @@ def test_where_rewrites_files_that_lie_partly_within(main: Branch, spark: SparkS
     assert table.to_spark(spark).where("hash(id) % 2 = 0").count() == 0
 
 
+@pytest.mark.everywhere
 def test_rows_outside_of_where_are_refused_and_nothing_changes(
     main: Branch, spark: SparkSession, numbers: DataFrame
 ) -> None:
@@ -172,6 +174,7 @@ def test_branches_that_replaced_rows_of_the_same_partition_conflict(main: Branch
         main.merge(work)
 
 
+@pytest.mark.everywhere
 def test_statistics_are_bounded_and_chosen(main: Branch, spark: SparkSession) -> None:
     wide = spark.range(10).select("id", *(F.concat(F.lit(f"{at}-"), F.col("id")).alias(f"c{at}") for at in range(50)))
     table = main.table("wide")
@@ -237,6 +240,7 @@ def test_a_narrower_type_only_fits_if_no_value_can_be_lost(main: Branch, spark: 
     assert table.to_spark(spark).count() == 2
 
 
+@pytest.mark.everywhere
 def test_columns_may_come_in_any_order(main: Branch, spark: SparkSession, numbers: DataFrame) -> None:
     for file_format in ("csv", "parquet"):
         table = main.table(file_format)
@@ -245,6 +249,7 @@ def test_columns_may_come_in_any_order(main: Branch, spark: SparkSession, number
         assert ids(table.to_spark(spark)) == sorted([*range(100)] * 2)
 
 
+@pytest.mark.everywhere
 def test_leftovers_in_the_prefix_never_become_visible(main: Branch, numbers: DataFrame) -> None:
     """What speculative tasks, failed attempts and zombies leave is in the folder, and not in the table."""
     table = main.table("t")
@@ -285,6 +290,7 @@ def test_jobs_are_described_and_the_description_is_put_back(
         spark.sparkContext.setLocalProperty("spark.job.description", None)  # type: ignore[arg-type]
 
 
+@pytest.mark.everywhere
 def test_settings_are_put_back_by_the_last_of_several_calls(spark: SparkSession) -> None:
     name = "spark.sql.files.maxRecordsPerFile"
     before = spark.conf.get(name)

@@ -199,7 +199,7 @@ def _replace_where(
         rows = data.where(F.when(is_true, F.lit(True)).otherwise(outside))
         if partly:
             rows = rows.unionByName(scan_files(spark, table, record, partly).where(~is_true))
-        rows.schema  # noqa: B018 - on Spark Connect nobody has looked at the condition yet
+        rows.isStreaming  # noqa: B018 - on Spark Connect nobody has looked at the condition yet
     except StrandlineError:
         raise
     except Exception as error:
@@ -242,7 +242,7 @@ def _let_spark_write(
         columns: list[Column] = [quoted(name) for name in record.partition_by]
         data = data.hint("rebalance", *columns)
     # static: a session with dynamic partition overwrite breaks the committers of object stores
-    writer = data.write.format(record.file_format).mode("errorifexists").options(**record.options)
+    writer = data.write.format(record.file_format).mode("error").options(**record.options)
     writer = writer.option("partitionOverwriteMode", "static").option("timeZone", TIME_ZONE)
     if record.partition_by:
         writer = writer.partitionBy(*record.partition_by)
