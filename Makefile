@@ -3,7 +3,7 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 
-.PHONY: demo test test-sparks check format bench simulate mutation setup servers lock clean golden
+.PHONY: docs demo test test-sparks check format bench simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
@@ -39,6 +39,9 @@ mutation: ## keep the change in the work tree as a mutation that the simulator m
 
 bench: setup ## tables, pictures and benchmarks/results.json; ONLY=name for a part
 	@$(RUN) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+docs: setup ## the documentation as a site, in .cache/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .cache/site
 
 setup:
 	@scripts/setup.sh base

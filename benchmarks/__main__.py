@@ -23,6 +23,8 @@ NAMES = (
     "compaction",
     "contention",
     "sensor",
+    "files",
+    "planning",
     "tables",
 )
 HERE = Path(__file__).parent

@@ -1,0 +1,60 @@
+"""The Python blocks of the documents run as they stand, one after the other; and the site can be built."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strandline.fs import StrandlineFileSystem
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def run_blocks(name: str) -> dict[str, object]:
+    found: dict[str, object] = {}
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / name).read_text(), re.S)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, name, "exec"), found)
+    return found
+
+
+@pytest.mark.spark
+def test_the_tutorial_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run_blocks("tutorial.md")
+    shown = capsys.readouterr().out
+    assert "336776 rows in" in shown
+    assert "departure delay of OO corrected" in shown
+    assert shown.rstrip().endswith("True")
+    assert len(list((tmp_path / "plain-flights").iterdir())) >= 12
+
+
+@pytest.mark.spark
+def test_the_pages_on_spark_and_on_other_tools_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    StrandlineFileSystem.clear_instance_cache()
+    run_blocks("spark.md")
+    found = run_blocks("tools.md")
+    assert found["total"] is not None
+
+
+def test_the_site_is_built(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    reference = (tmp_path / "site" / "api" / "index.html").read_text()
+    for name in ("strandline.open", "Branch.commit", "Table.write", "MergeConflict"):
+        assert name in reference
