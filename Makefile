@@ -15,7 +15,7 @@ test: servers ## the whole suite, against real servers
 test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark
 	@$(RUN) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark
 	@$(RUN) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m everywhere tests/spark
-	@$(RUN) PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark
+	@$(RUN) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark
 
 check: setup ## format, lint, types, import layers, licences
 	@$(BIN)/ruff format --check .

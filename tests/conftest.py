@@ -24,7 +24,7 @@ pytest.register_assert_rewrite("strandline.testing.kv_conformance", "strandline.
 settings.register_profile("suite", deadline=None, max_examples=60)
 settings.load_profile("suite")
 SPARK = os.environ.get("STRANDLINE_TEST_SPARK", "local")
-"""Which Spark the tests of tables use: local, connect (a Connect server) or s3 (S3A on versitygw)."""
+"""Which Spark the tests of tables use: local, connect (a Connect server), s3 (S3A on versitygw), newest."""
 
 
 @pytest.fixture(autouse=True)
@@ -92,6 +92,10 @@ def main(repo: Repository) -> Branch:
 def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[SparkSession]:
     """A session of the kind that STRANDLINE_TEST_SPARK names: local, connect, or s3."""
     folder = tmp_path_factory.mktemp("spark")
+    if SPARK == "newest":
+        import pyspark
+
+        assert "spark-newest" in pyspark.__file__
     if SPARK == "connect":
         with sessions.connected(folder) as session:
             yield session

@@ -1,4 +1,4 @@
-"""What executors get, on executors that are processes of their own: credentials of the object store, and nothing else."""
+"""What executors get, on executors that are processes of their own: the keys of the object store, and nothing else."""
 
 from __future__ import annotations
 

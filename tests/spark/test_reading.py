@@ -129,6 +129,12 @@ def test_polars_duckdb_and_pandas_read_the_same(main: Branch, mixed: DataFrame) 
     assert table.to_polars(where, columns=["part", "id"]).columns == ["part", "id"]
     assert table.dataset().count_rows() == 40
     assert table.to_duckdb(columns=["id"]).aggregate("sum(id)").fetchall() == [(780,)]
+    relation = table.to_duckdb(where=where)
+    assert relation.aggregate("count(*)").fetchall() == relation.aggregate("count(*)").fetchall() == [(len(expected),)]
+    assert relation.filter("id > 20").count("*").fetchall() == [(len([id for id in expected if id > 20]),)]
+    lines = main.table("lines")
+    lines.write(mixed.select("id", "part"), file_format="json")
+    assert lines.to_duckdb(where="part = 'p1'").aggregate("count(*)").fetchall() == [(13,)]
 
 
 def test_a_condition_skips_files_by_statistics_and_partitions(main: Branch, mixed: DataFrame) -> None:

@@ -241,3 +241,17 @@ def rows_of(
             ) from error
 
     return pa.RecordBatchReader.from_batches(pa.schema([schema.field(name) for name in chosen]), batches())
+
+
+def source_of(
+    core: RepositoryCore,
+    record: TableRecord,
+    files: Sequence[TableFile],
+    place: Describe,
+    condition: Condition | None,
+) -> ds.Dataset | pa.Table:
+    """The matching rows as something that can be read more than once: a dataset; of JSON lines, a table in memory."""
+    if record.file_format == "json":
+        return rows_of(core, record, files, place, condition, None).read_all()
+    dataset = dataset_of(core, record, files, place)
+    return dataset if condition is None else dataset.filter(condition.arrow())

@@ -190,21 +190,24 @@ class Table:
             UsageError: the condition or a column does not fit, or only Spark reads this table.
             ObjectMissing, StorageError: while it is read, a file of the table is gone or damaged.
         """
+        record, files, condition = self._chosen(where, columns)
+        rows: pa.RecordBatchReader = _frames().rows_of(self.ref._core, record, files, self.describe, condition, columns)
+        return rows
+
+    def _chosen(
+        self, where: str | None, columns: Sequence[str] | None
+    ) -> tuple[TableRecord, list[TableFile], Condition | None]:
+        """The record, the files that have to be read, and the condition."""
         record = self.record
         unknown = [name for name in columns or () if name not in record.names]
         if unknown:
             raise UsageError(
                 f"Table {self.path!r} has no column {unknown[0]!r}.", next=f"It has {', '.join(record.names)}."
             )
-        condition: Condition | None = None
-        files: Any = self._files(record)
-        if where is not None:
-            condition = parse_condition(where, record)
-            files = Pruning(record, condition).needed(files)
-        rows: pa.RecordBatchReader = _frames().rows_of(
-            self.ref._core, record, list(files), self.describe, condition, columns
-        )
-        return rows
+        if where is None:
+            return record, list(self._files(record)), None
+        condition = parse_condition(where, record)
+        return record, Pruning(record, condition).needed(self._files(record)), condition
 
     def to_polars(self, where: str | None = None, columns: Sequence[str] | None = None) -> polars.DataFrame:
         """The rows as a Polars data frame; arguments and errors are those of `to_arrow`."""
@@ -222,13 +225,17 @@ class Table:
         where: str | None = None,
         columns: Sequence[str] | None = None,
     ) -> duckdb.DuckDBPyRelation:
-        """A DuckDB relation over the table; arguments and errors are those of `to_arrow`.
+        """A DuckDB relation over the table as it is now; arguments and errors are those of `to_arrow`.
 
-        DuckDB reads the rows once, as it needs them; ask again for another reading.
+        DuckDB reads the files when it needs rows, and only what its queries need.
         """
         into = _package("duckdb").connect() if connection is None else connection
-        relation: duckdb.DuckDBPyRelation = into.from_arrow(self.to_arrow(where, columns))
-        return relation
+        record, files, condition = self._chosen(where, columns)
+        rows = _frames().source_of(self.ref._core, record, files, self.describe, condition)
+        relation: duckdb.DuckDBPyRelation = into.from_arrow(rows)
+        if columns is None:
+            return relation
+        return relation.project(", ".join('"' + name.replace('"', '""') + '"' for name in columns))
 
     @logged("write table")
     def write(
