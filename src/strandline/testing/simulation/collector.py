@@ -22,8 +22,16 @@ def collect_garbage(world: World, repo: Repository, mine: Operation) -> int:
 
     A file is condemned if nothing refers to it now and the operation that wrote it is over. It is deleted when all
     operations that are under way now are over too, which stands for a grace of some days; nobody looks again whether
-    something refers to it by then, since nobody may begin to.
+    something refers to it by then, since nobody may begin to. No swap is under way for longer than the grace either,
+    not even one of a client that died since.
     """
+    lands_at = world.scheduler.last_landing
+    for _ in range(PATIENCE_TURNS):
+        if world.scheduler.step > lands_at:
+            break
+        world.scheduler.sleep(5)
+    else:
+        return 0
     referred = referred_files(world, repo)
     under_way = _under_way(world) - {mine}
     condemned = [key for key in world.blobs.blobs if key.startswith((RANGES_FOLDER, METARANGES_FOLDER))]

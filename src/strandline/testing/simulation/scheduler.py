@@ -138,6 +138,11 @@ class Scheduler:
         self._current: Task | None = None
 
     @property
+    def last_landing(self) -> int:
+        """The step at which the last of the effects that are under way now has come."""
+        return max((step for step, _ in self._late), default=self.step - 1)
+
+    @property
     def current(self) -> Task:
         assert self._current is not None
         return self._current
