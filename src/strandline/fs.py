@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,8 @@ class _Transaction(Transaction):  # type: ignore[misc] # fsspec has no types
         by_branch: dict[tuple[str, str], tuple[Branch, dict[str, Entry]]] = {}
         for file in written:
             if commit and file.entry is not None:
+                if file.create and file.branch.exists(file.path):
+                    raise FileExistsError(errno.EEXIST, "There is an object already", file.path)
                 key = (file.branch._core.stores.repository_id, file.branch.name)
                 by_branch.setdefault(key, (file.branch, {}))[1][file.path] = file.entry
         for branch, entries in by_branch.values():
@@ -60,13 +63,26 @@ class _Writer(ObjectWriter):
         self.path = path
         self.mode = "wb"
         self.entry: Entry | None = None
-        self._create = create
+        self._while = sys.exc_info()[1]
+        self.create = create
         self._autocommit = autocommit
+
+    def close(self) -> None:
+        """Make the object; but not when an error ends the `with` block of something around this file."""
+        error = sys.exc_info()[1]
+        if error is not None and error is not self._while:
+            self.discard()
+        else:
+            super().close()
+
+    def __del__(self) -> None:
+        if not self.closed:  # nobody closed it: whatever it holds is not whole
+            self.discard()
 
     def _arrive(self, spool: IO[bytes]) -> None:
         with _as_os_error(self.path):
             if self._autocommit:
-                self.branch.put(self.path, spool, create=self._create)
+                self.branch.put(self.path, spool, create=self.create)
             else:
                 self.entry = upload(self.branch._core, self.branch.branch_id, self.path, spool, None, None)
 

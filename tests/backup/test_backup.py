@@ -107,6 +107,61 @@ def test_a_second_backup_copies_only_what_is_new(filled: Repository, lake: Lake,
         assert everything(restored) == everything(filled)
 
 
+def test_what_only_an_old_reflog_entry_leads_to_is_saved(
+    repo: Repository, main: Branch, lake: Lake, tmp_path: Path
+) -> None:
+    base = main.id
+    main.put("lost", "1")
+    lost = main.commit("lost")
+    main.hard_reset(base)
+    for n in range(30):
+        main.put("n", f"{n}")
+        main.commit(f"{n}")
+    lake.backup(tmp_path / "backup")
+    with strandline.open("memory://", create=True) as other:
+        (restored,) = other.restore(tmp_path / "backup")
+        assert restored.ref(lost.id).read("lost") == b"1"
+
+
+def test_a_backup_of_one_repository_leaves_the_others_in_the_backup(
+    filled: Repository, lake: Lake, tmp_path: Path
+) -> None:
+    lake.create_repository("second").branch("main").put("x", "y")
+    lake.backup(tmp_path / "backup")
+    lake.backup(tmp_path / "backup", ["nyc"])
+    with strandline.open("memory://", create=True) as other:
+        assert sorted(one.name for one in other.restore(tmp_path / "backup")) == ["nyc", "second"]
+        with pytest.raises(AlreadyExists, match="another lake"):
+            other.backup(tmp_path / "backup")
+
+
+def test_a_restore_never_writes_over_what_another_one_brought_back(
+    filled: Repository, lake: Lake, tmp_path: Path
+) -> None:
+    lake.backup(tmp_path / "backup")
+    with strandline.open("memory://", create=True) as other:
+        set_if = other._kv.set_if
+        done: list[int] = []
+
+        def later(partition: bytes, key: bytes, *arguments: object) -> None:
+            if key == b"nyc" and not done:
+                done.append(1)
+                (first,) = other.restore(tmp_path / "backup", check=False)
+                first.branch("main").commit("goes on")
+            set_if(partition, key, *arguments)  # type: ignore[arg-type]
+
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(StrandlineError, match="Somebody else"):
+            patch.setattr(other._kv, "set_if", later)
+            other.restore(tmp_path / "backup")
+        repo = other.repository("nyc")
+        assert repo.branch("main").commit_info.message == "goes on"
+        assert repo.branch("main").read("staged") == b"x"
+    with strandline.open("memory://", create=True) as other:
+        other.restore(tmp_path / "backup", name="one", check=False)
+        with pytest.raises(AlreadyExists):
+            other.restore(tmp_path / "backup", name="two")
+
+
 def test_an_interrupted_backup_leaves_the_last_one_whole(
     filled: Repository, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

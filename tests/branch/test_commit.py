@@ -226,6 +226,23 @@ def test_a_lost_reply_is_found_even_if_the_head_was_taken_off_the_commit_since(
     assert [move.after for move in two.main.reflog()].count(made.id) == 1
 
 
+def test_a_merge_whose_swap_lands_late_is_done_once(one: Client, two: Client) -> None:
+    """All repeats of the swap are lost, the record looks untouched, and then the first one lands."""
+    link(two.main, "x", 1)
+    two.main.commit("x")
+    other = two.main.create_branch("other")
+    link(other, "y", 1)
+    other.commit("other")
+    for call in range(1, 40):
+        one.meet("set_if", call, Outcome.LATE if call == 1 else Outcome.NOT_DONE)
+    try:
+        one.main.merge("other", "mine")
+    except (StoreUnavailable, OutcomeUnknown):
+        pass
+    one._rules.clear()
+    assert [commit.message for commit in two.main.log()].count("mine") <= 1
+
+
 @pytest.mark.parametrize("verb", ["commit", "merge"])
 def test_a_reply_that_the_reflog_cannot_tell_of_is_unknown(
     one: Client, two: Client, verb: str, monkeypatch: pytest.MonkeyPatch

@@ -149,7 +149,22 @@ def test_a_writer_that_fails_leaves_no_object(fs: StrandlineFileSystem) -> None:
     with pytest.raises(RuntimeError), fs.open("nyc/main/half", "wb") as file:
         file.write(b"half")
         raise RuntimeError
+    with pytest.raises(RuntimeError), fs.open("nyc/main/half", "w") as text:
+        text.write("half")
+        raise RuntimeError
+    with pytest.raises(RuntimeError), fsspec.open("strandline://nyc/main/half", "wb") as file:
+        file.write(b"half")
+        raise RuntimeError
+    forgotten = fs.open("nyc/main/half", "wb")
+    forgotten.write(b"half")
+    del forgotten
     assert not fs.exists("nyc/main/half")
+    try:
+        raise RuntimeError
+    except RuntimeError:  # an error that was there before is none of the file's
+        with fs.open("nyc/main/whole", "w") as text:
+            text.write("whole")
+    assert fs.cat_file("nyc/main/whole") == b"whole"
 
 
 def test_errors_are_those_of_files(fs: StrandlineFileSystem, main: Branch) -> None:

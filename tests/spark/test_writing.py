@@ -163,6 +163,63 @@ def test_rows_that_come_while_their_like_are_replaced_conflict(
     assert table.to_spark(spark).count() == 101
 
 
+def test_a_file_that_is_replaced_by_others_while_its_rows_are_written_again_conflicts(
+    main: Branch, spark: SparkSession, numbers: DataFrame
+) -> None:
+    table = main.table("t")
+    table.write(numbers.coalesce(1))
+    stage = main.stage_atomically
+
+    def other_first(*arguments: Any, **options: Any) -> Any:
+        main.stage_atomically = stage  # type: ignore[method-assign]
+        main.delete(main.table("t").files()[0].info.path)
+        return stage(*arguments, **options)
+
+    main.stage_atomically = other_first  # type: ignore[method-assign]
+    with pytest.raises(Conflict, match="deleted by somebody else"):
+        table.write(numbers.where("id = 1"), mode="overwrite", where="id = 1")
+    assert table.to_spark(spark).count() == 0  # rows that were deleted do not come back
+
+
+def test_partitions_are_replaced_by_value_however_their_folders_are_spelled(
+    main: Branch, spark: SparkSession, numbers: DataFrame
+) -> None:
+    table = main.table("t")
+    table.write(numbers, partition_by="month")
+    main.rename("t/month=1/", "t/month=01/")
+    assert table.to_spark(spark).where("month = 1").count() == 33
+    table.write(numbers.where("month = 1").limit(2), mode="overwrite_partitions")
+    assert table.to_spark(spark).where("month = 1").count() == 2
+
+
+def test_a_format_whose_files_have_another_suffix_is_refused(main: Branch, numbers: DataFrame) -> None:
+    with pytest.raises(UsageError, match="extension"):
+        main.table("t").write(numbers, file_format="csv", options={"extension": "tsv"})
+
+
+def test_dates_that_python_does_not_have_are_written(main: Branch, spark: SparkSession) -> None:
+    frame = spark.sql("select 1 as id, make_date(20224, 1, 1) as d, timestamp_ntz'20224-01-01 00:00:00' as n")
+    for file_format in ("parquet", "orc"):
+        table = main.table(file_format)
+        table.write(frame, file_format=file_format)
+        assert len(table.files("d > '2020-01-01'")) == 1
+        assert table.to_spark(spark, where="d > '2020-01-01' and id = 1").count() == 1
+
+
+def test_odd_spaces_in_partition_values_keep_their_rows(main: Branch, spark: SparkSession) -> None:
+    values = ["a\u00a0b", "a\u3000b", "plain"]
+    frame = spark.createDataFrame([(at, value) for at, value in enumerate(values)], "n INT, p STRING")
+    for file_format in ("parquet", "json"):
+        table = main.table(file_format)
+        table.write(frame, partition_by="p", file_format=file_format)
+        assert ids(table.to_spark(spark, where="n >= 0").withColumnRenamed("n", "id")) == [0, 1, 2]
+        main.copy(f"{file_format}/", f"copy-{file_format}/")
+        for file in main.table(f"copy-{file_format}").files():
+            main.rename(file.info.path, file.info.path.replace("part-", "moved-"))
+        found = main.table(f"copy-{file_format}").to_spark(spark).collect()
+        assert {row["n"]: row["p"] for row in found} == dict(enumerate(values))
+
+
 def test_branches_that_replaced_rows_of_the_same_partition_conflict(main: Branch, numbers: DataFrame) -> None:
     main.table("t").write(numbers, partition_by="month")
     main.commit("t")

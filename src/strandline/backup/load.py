@@ -6,7 +6,8 @@ an interrupted call has brought back is used by the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from msgspec.structs import replace
 
@@ -23,13 +24,13 @@ from strandline.backup.layout import (
 )
 from strandline.backup.save import copy_file
 from strandline.blob import BlobStore
-from strandline.branch.record import Branch, Deleted, RefRecord, Tag
+from strandline.branch.record import Branch, Deleted, RefRecord
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, Conflict, Corrupted
 from strandline.ids import StagingToken, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
-from strandline.repository.catalog import claim_namespace, list_repositories, read_record
+from strandline.repository.catalog import claim_namespace, read_record
 from strandline.repository.parallel import in_parallel
 from strandline.repository.record import PARTITION, RepositoryRecord
 
@@ -53,13 +54,15 @@ def load(
     raw, held = read_record(kv, record.name)
     if held is not None and held.state != "deleted":
         raise AlreadyExists(f"There is a repository {record.name!r} already.", next="Restore under another name.")
-    for other in list_repositories(kv):
-        if other.id == record.id:
+    for key, value in kv.scan(PARTITION):
+        other: RepositoryRecord = decode(RepositoryRecord, value, f"repository {key.decode()!r}")
+        if other.id == record.id and other.state != "deleted":
             raise AlreadyExists(
                 f"The repository of this backup is in this lake, as {other.name!r}.",
                 next="Restore into another lake, or delete it first.",
             )
     stores = make_stores(record)
+    _claim(stores, record)
     claim_namespace(stores.trees.blobs, record)
     if saved.has_data:
         _files(place, record, stores.trees.blobs, progress)
@@ -68,9 +71,7 @@ def load(
     counts = {branch.name: branch.staged for branch in saved.branches}
     for key, value in load_pairs(place, refs_key(record.id, saved.run)):
         found = decode(RefRecord, value, f"ref {key.decode()!r}")
-        if isinstance(found, Branch):
-            found = _branch(place, saved, stores, found, counts[key.decode()])
-        _name(stores, key, found)
+        _ref(place, saved, stores, key, found, counts)
     try:
         kv.set_if(PARTITION, record.name.encode(), encode(record), ABSENT if raw is None else raw)
     except PredicateFailed:
@@ -112,6 +113,32 @@ def _branch(place: BlobStore, saved: SavedRepository, stores: Stores, branch: Br
     )
 
 
-def _name(stores: Stores, key: bytes, record: Branch | Tag | Deleted) -> None:
-    """Write a ref. Nobody else can know this repository yet, so there is nobody to race with."""
-    stores.kv.set(stores.refs, key, encode(record))
+CLAIM = b"restored-as"
+
+
+def _claim(stores: Stores, record: RepositoryRecord) -> None:
+    """Take this repository's id in this lake for one name, so that it never has two."""
+    mine = record.name.encode()
+    try:
+        stores.kv.set_if(stores.records, CLAIM, mine, ABSENT)
+    except PredicateFailed:
+        held = stores.kv.get(stores.records, CLAIM)
+        if held != mine:
+            raise Conflict(
+                f"This repository is being restored as {(held or b'').decode()!r}, or that was interrupted.",
+                next="Restore it under that name.",
+            ) from None
+
+
+def _ref(
+    place: BlobStore, saved: SavedRepository, stores: Stores, key: bytes, record: RefRecord, counts: Mapping[str, int]
+) -> None:
+    """Write a ref, unless an earlier call has: what is there already may be in use, and is never written over."""
+    raw = stores.kv.get(stores.refs, key)
+    held = None if raw is None else decode(RefRecord, raw, f"ref {key.decode()!r}")
+    if held is not None and not isinstance(held, Deleted):
+        return
+    if isinstance(record, Branch):
+        record = _branch(place, saved, stores, record, counts[key.decode()])
+    with suppress(PredicateFailed):  # somebody else restores the same, and was first
+        stores.kv.set_if(stores.refs, key, encode(record), ABSENT if raw is None else raw)

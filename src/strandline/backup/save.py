@@ -19,6 +19,7 @@ from strandline.backup.layout import (
     SavedBranch,
     SavedRepository,
     file_key,
+    load_manifest,
     records_key,
     refs_key,
     runs_prefix,
@@ -30,13 +31,13 @@ from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog, commit_pair
 from strandline.branch.record import Branch, RefRecord, Tag
-from strandline.branch.reflog import block_pairs
+from strandline.branch.reflog import block_pairs, read_moves
 from strandline.branch.staging import staged_window
 from strandline.branch.stores import Stores
 from strandline.branch.view import consistently
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
-from strandline.errors import BranchGone, ObjectMissing
+from strandline.errors import AlreadyExists, BranchGone, NotFound, ObjectMissing
 from strandline.ids import CommitId, new_id
 from strandline.repository.parallel import in_parallel
 from strandline.repository.record import RepositoryRecord
@@ -81,13 +82,27 @@ def save(
     progress: Progress,
 ) -> Manifest:
     """Save repositories; what an earlier backup at the same place has already is not copied again."""
-    saved = tuple(_Save(place, source, data, progress).run() for source in sources)
-    manifest = Manifest(lake_id=lake_id, made_at=now, repositories=saved)
+    _held(place, lake_id)  # refuse another lake's place before anything is written
+    saved = {one.record.id: one for one in (_Save(place, source, data, progress).run() for source in sources)}
+    before = _held(place, lake_id)
+    kept = [one for one in before if one.record.id not in saved]
+    manifest = Manifest(lake_id=lake_id, made_at=now, repositories=(*kept, *saved.values()))
     save_manifest(place, manifest)
-    for one in saved:  # records of earlier runs, which the manifest that was just replaced was about
-        prefix = runs_prefix(one.record.id)
-        place.delete_many([info.key for info in place.list(prefix) if not info.key.startswith(prefix + one.run)])
+    for one in before:  # records of the runs that the manifest just replaced was about
+        if one.record.id in saved:
+            place.delete_many([info.key for info in place.list(f"{runs_prefix(one.record.id)}{one.run}/")])
     return manifest
+
+
+def _held(place: BlobStore, lake_id: str) -> tuple[SavedRepository, ...]:
+    """The repositories of an earlier backup at the same place, which stay in it."""
+    try:
+        manifest = load_manifest(place)
+    except NotFound:
+        return ()
+    if manifest.lake_id != lake_id:
+        raise AlreadyExists(f"There is a backup of another lake at {place.url}.", next="Take another place.")
+    return manifest.repositories
 
 
 class _Save:
@@ -154,7 +169,7 @@ class _Save:
         found.branches.append(SavedBranch(name, now.head, count))
         found.heads.add(now.head)
         found.blocks += block_pairs(self._stores, now)
-        for move in now.moves:
+        for move in read_moves(self._stores, now):
             found.heads |= {move.after, *([move.before] if move.before else [])}
         if now.compacted is not None:
             found.trees.add(now.compacted)

@@ -6,7 +6,7 @@ Seal, scan, judge what is staged in effect on that scan, compute, and swap head,
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
@@ -14,6 +14,7 @@ from strandline.branch.commits import Commit, CommitLog, commit_pair
 from strandline.branch.record import Action, Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
 from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.staging import scan_staged
+from strandline.branch.stores import Stores
 from strandline.branch.token_queue import dropped, item_pair, put_item
 from strandline.branch.view import in_effect
 from strandline.errors import OutcomeUnknown, StoreUnavailable, UncommittedChanges, some_paths
@@ -35,6 +36,27 @@ Compute = Callable[[Commit], NewHead]
 """From the commit at the head to the one that replaces it; run again if the head moves."""
 InTheWay = Callable[[Difference], list[str]]
 """Of what is staged in effect, the paths that forbid the move."""
+
+
+@dataclass(slots=True)
+class _Tried:
+    """The heads whose swap may have happened, or may still come, and how often the head had moved before."""
+
+    heads: set[CommitId] = field(default_factory=set)
+    since: int = 0
+    unknown: OutcomeUnknown | None = None
+
+    def done(self, stores: Stores, branch: Branch) -> CommitId | None:
+        """Which of them the head came to.
+
+        Raises:
+            OutcomeUnknown: it cannot be told.
+        """
+        try:
+            return came_to(stores, branch, self.heads, self.since)
+        except (Forgotten, StoreUnavailable):
+            assert self.unknown is not None
+            raise self.unknown from None
 
 
 def everything(staged: Difference) -> list[str]:
@@ -64,10 +86,15 @@ def set_head(
     """
     stores = cell.stores
     attempts = Attempts(cell, verb)
+    tried = _Tried()
     while True:
         attempts.next()
         seen = _sealed(cell, branch_id, action)
         branch = seen.branch
+        if tried.heads and (done := tried.done(stores, branch)) is not None:
+            return commits.get(done)
+        if not tried.heads:
+            tried.since = branch.move_count
         applied = branch.sealed_tokens
         head_commit = commits.get(branch.head)
         head = stores.trees.tree(head_commit.tree_ref)
@@ -88,7 +115,7 @@ def set_head(
             pairs.append(item_pair(stores, dropped(cell.name, branch, applied)))
         stores.kv.set_many(stores.records, pairs)
         why = Why(verb, new.commit.committer, stores.clock.now_us())
-        if _swap(cell, branch_id, action, seen, applied, new.commit.id, compacted, why, attempts):
+        if _swap(cell, branch_id, action, seen, applied, new.commit.id, compacted, why, attempts, tried):
             commits.remember(new.commit)
             return new.commit
 
@@ -127,6 +154,7 @@ def _swap(
     compacted: str | None,
     why: Why,
     attempts: Attempts,
+    tried: _Tried,
 ) -> bool:
     """Swap the head in, whatever newer tokens came meanwhile; False if the layers moved.
 
@@ -144,13 +172,12 @@ def _swap(
             attempts.again()
             now = cell.read(branch_id)
         except OutcomeUnknown as unknown:
+            tried.heads.add(head)
+            tried.unknown = unknown
             now = read_back(cell, branch_id, unknown)
-            try:
-                if came_to(cell.stores, now.branch, {head}, seen.branch.move_count) is not None:
-                    return True
-            except (Forgotten, StoreUnavailable):
-                raise unknown from None
-            attempts.again()  # it did not happen, and cannot any more: the record is another one
+            if tried.done(cell.stores, now.branch) is not None:
+                return True
+            attempts.again()  # it did not happen yet; what is swapped next excludes it, or finds that it came first
 
 
 def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: bool, commits: CommitLog) -> None:

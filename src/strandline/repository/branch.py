@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -25,7 +25,7 @@ from strandline.branch.reset import reset_all, reset_range
 from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us
-from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError
+from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError, some_paths
 from strandline.ids import BranchId, CommitId, check_path, check_prefix, encoded
 from strandline.operations import logged
 from strandline.repository.differences import Diff
@@ -308,6 +308,7 @@ class Branch(Ref):
         replace_below: str | None = None,
         keep: Callable[[str, Entry], bool] = lambda path, entry: False,
         expect: Mapping[str, str | None] | None = None,
+        present: Collection[str] = (),
     ) -> int:
         """Stage entries, and perhaps delete what else is below a prefix, at one instant; returns the changes made.
 
@@ -315,6 +316,7 @@ class Branch(Ref):
             replace_below: delete all paths below this prefix that are not among the entries and not kept.
             keep: which of the objects present there stay, by path and entry; it may raise.
             expect: checksums that paths must have (None: must not exist) at that instant.
+            present: paths below `replace_below` that must be there at that instant.
 
         Raises:
             Conflict: an expectation does not hold.
@@ -335,12 +337,20 @@ class Branch(Ref):
                     )
             gone: list[tuple[bytes, bytes]] = []
             if replace_below is not None:
-                present = (pair for rows in self._sealed_rows(record, replace_below) for pair in entries_of(rows))
-                gone = [
-                    (path.encode(), value)
-                    for path, entry in present
-                    if path.encode() not in written and not keep(path, entry)
-                ]
+                missing = set(present)
+                for rows in self._sealed_rows(record, replace_below):
+                    for path, entry in entries_of(rows):
+                        missing.discard(path)
+                        key = path.encode()
+                        if key not in written and not keep(path, entry):
+                            gone.append((key, value))
+                if missing:
+                    told = some_paths(sorted(missing))
+                    raise Conflict(
+                        f"{told} on branch {self.name!r} was deleted by somebody else meanwhile.",
+                        paths=sorted(missing),
+                        next="Look at the change, then repeat the call.",
+                    )
             return Computed(new + gone)
 
         return attach_changes(self._cell, self.branch_id, compute)

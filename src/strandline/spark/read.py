@@ -8,6 +8,7 @@ files get them from a literal map keyed by physical path.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from functools import reduce
 from typing import Any
@@ -203,7 +204,12 @@ def metadata_path(core: RepositoryCore, file: TableFile) -> str:
     return _uri(store, key)
 
 
+def _stays(character: str) -> bool:
+    """Whether `java.net.URI` leaves a character beyond ASCII as it is: all but spaces and controls."""
+    return ord(character) > 127 and unicodedata.category(character) not in ("Zs", "Zl", "Zp", "Cc")
+
+
 def _uri(store: BlobStore, key: str) -> str:
     scheme, _, rest = store.spark_url(key).partition("://")
-    text = "".join(c if ord(c) > 127 else quote(c, safe="/:@!$&'()*+,;=~-._") for c in rest)
+    text = "".join(c if _stays(c) else quote(c, safe="/:@!$&'()*+,;=~-._") for c in rest)
     return f"file:{text}" if scheme == "file" else f"{scheme}://{text}"  # a Hadoop path drops an empty host

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 
 from strandline.spark.read import metadata_path, quoted, scan_files
 from strandline.tables.columns import Kind
+from strandline.tables.condition import partition_value
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import TEXT_MAX_CHARS, Statistics, as_json
@@ -27,7 +28,10 @@ def computed_statistics(
     wanted: list[Column] = [F.count("*").alias("rows")]
     for at, (name, kind) in enumerate(columns.items()):
         value = _comparable(quoted(name), kind)
-        wanted += [F.min(value).alias(f"low{at}"), F.max(value).alias(f"high{at}")]
+        ends = [F.min(value), F.max(value)]
+        if kind in ("date", "timestamp_ntz"):  # as text, since Python has no dates after the year 9999
+            ends = [end.cast("string") for end in ends]
+        wanted += [ends[0].alias(f"low{at}"), ends[1].alias(f"high{at}")]
         wanted.append(F.count_if(quoted(name).isNull()).alias(f"nulls{at}"))
     found = {
         row["file"]: row for row in frame.groupBy(F.col("_metadata.file_path").alias("file")).agg(*wanted).collect()
@@ -35,8 +39,7 @@ def computed_statistics(
     made = {}
     for file in files:
         row = found.get(metadata_path(table.ref._core, file))
-        if row is None:
-            made[file.info.physical_address] = Statistics(0, dict.fromkeys(columns, (None, None, 0)))
+        if row is None:  # an empty file, or one whose path is spelled otherwise: nothing is known
             continue
         spans = {
             name: (
@@ -59,4 +62,9 @@ def _comparable(column: Column, kind: Kind) -> Column:
 
 
 def _stored(value: object, kind: Kind, *, is_high: bool) -> object:
-    return value if kind == "timestamp" else as_json(value, kind, is_high=is_high)
+    if kind == "timestamp":
+        return value
+    if kind in ("date", "timestamp_ntz"):
+        known = partition_value(str(value), kind)
+        return known.isoformat() if kind == "date" and known is not None else known
+    return as_json(value, kind, is_high=is_high)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
@@ -22,7 +22,14 @@ from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
 from strandline.tables.condition import must_match, parse_condition, refused
-from strandline.tables.layout import OVERWRITE_NAME, is_data_file, partition_folders, partition_values, physical_prefix
+from strandline.tables.layout import (
+    OVERWRITE_NAME,
+    is_data_file,
+    is_hidden,
+    partition_folders,
+    partition_values,
+    physical_prefix,
+)
 from strandline.tables.record import (
     RECORD_NAME,
     SchemaChange,
@@ -32,7 +39,7 @@ from strandline.tables.record import (
     encode_record,
     plan_record,
 )
-from strandline.tables.scan import Pruning, TableFile
+from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key
 from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
 from strandline.tables.table import Table, TableWrite
 from strandline.tree.rows import Entry
@@ -76,7 +83,7 @@ def write_table(
         _refuse_bad_place(branch, table)
     record = plan_record(held, data.schema.jsonValue()["fields"], mode, wanted, change, table.path)
     rows = _fitting(data, record)
-    replaced = _whole(mode)
+    replaced = _whole(mode, record)
     if where is not None:
         rows, replaced = _replace_where(table, rows, mode, held, record, where)
     core = branch._core
@@ -94,6 +101,7 @@ def write_table(
         entry = upload(core, branch.branch_id, RECORD_NAME, encode_record(record), "application/json", None)
         entries.append((table.record_path, entry))
     folders = {partition_folders(file.relative) for file in files}
+    partitions = {partition_key(file.relative, record) for file in files}
     if replaced is not None:
         body = json.dumps({"write": prefix.rpartition("=")[2]}).encode()
         marker = upload(core, branch.branch_id, OVERWRITE_NAME, body, "application/json", None)
@@ -103,13 +111,14 @@ def write_table(
     def is_kept(path: str, entry: Entry) -> bool:
         assert replaced is not None
         relative = path[len(table.prefix) :]
-        return relative == RECORD_NAME or replaced.is_kept(relative, entry, folders)
+        return relative == RECORD_NAME or replaced.is_kept(relative, entry, partitions)
 
     changes = branch.stage_atomically(
         entries,
         replace_below=None if replaced is None else table.prefix,
         keep=is_kept,
         expect={table.record_path: None if held_info is None else held_info.checksum},
+        present=() if replaced is None else [table.prefix + relative for relative in replaced.taken],
     )
     counted = [statistics.get(file.info.physical_address) for file in files]
     return TableWrite(
@@ -162,19 +171,21 @@ class _Replaced:
 
     Attributes:
         folders: partition folders that it takes something from, besides those that it writes to.
-        is_kept: whether an object below the table stays, by its relative path, entry, and the folders written to.
+        is_kept: whether an object below the table stays, by its relative path, entry, and the partitions written to.
+        taken: relative paths of files whose rows were read to be written again, or that are dropped unread.
     """
 
     folders: frozenset[tuple[str, ...]]
-    is_kept: Callable[[str, Entry, set[tuple[str, ...]]], bool]
+    is_kept: Callable[[str, Entry, set[PartitionKey]], bool]
+    taken: Collection[str] = ()
 
 
-def _whole(mode: WriteMode) -> _Replaced | None:
+def _whole(mode: WriteMode, record: TableRecord) -> _Replaced | None:
     if mode == "append":
         return None
     if mode == "overwrite":
         return _Replaced(frozenset({()}), lambda relative, entry, written: False)
-    return _Replaced(frozenset(), lambda relative, entry, written: partition_folders(relative) not in written)
+    return _Replaced(frozenset(), lambda relative, entry, written: partition_key(relative, record) not in written)
 
 
 def _replace_where(
@@ -206,7 +217,7 @@ def _replace_where(
         raise refused(where, record, reason_of(error)) from error
     gone = {file.relative: file.info.physical_address for file in touched}
 
-    def is_kept(relative: str, entry: Entry, _: set[tuple[str, ...]]) -> bool:
+    def is_kept(relative: str, entry: Entry, _: set[PartitionKey]) -> bool:
         if relative in gone:
             if entry.physical_address != gone[relative]:
                 raise _changed(table, relative)
@@ -218,7 +229,7 @@ def _replace_where(
                 raise _changed(table, relative)
         return True
 
-    return rows, _Replaced(frozenset(partition_folders(relative) for relative in gone), is_kept)
+    return rows, _Replaced(frozenset(partition_folders(relative) for relative in gone), is_kept, gone)
 
 
 def _changed(table: Table, relative: str) -> Conflict:
@@ -277,6 +288,12 @@ def _written(table: Table, record: TableRecord, prefix: str) -> list[TableFile]:
         if is_data_file(relative, record.file_format):
             info = as_info(table.prefix + relative, _plain_entry(blob, record))
             found.append(TableFile(info, relative, partition_values(relative, record.partition_by)))
+        elif not is_hidden(relative):
+            raise StorageError(
+                f"Spark wrote a file that is none of the table's {record.file_format} files: {relative!r}.",
+                safe="Nothing of the write is visible on the branch.",
+                next="Look at the options of the format, such as its compression.",
+            )
     return sorted(found, key=lambda file: file.relative)
 
 

@@ -370,7 +370,7 @@ class _Calls:
         if word in ("NULL", "true", "false"):
             return word
         if self._DATE.fullmatch(word):
-            return f"'{word}'"
+            return f"DATE '{word}'"
         if number := self._NUMBER.fullmatch(word):
             return word + "D" if (number[1] or "").startswith(".") else word
         raise _NoValue
@@ -411,7 +411,7 @@ class _Reader:
                 return Flag(column) if column is not None and column.kind == "boolean" else self._any(node)
         try:
             return self._leaf(node)
-        except _NoValue:
+        except (_NoValue, ValueError, ArithmeticError):
             return self._any(node)
 
     def _leaf(self, node: exp.Expr) -> Condition:
@@ -480,8 +480,10 @@ class _Reader:
         if not isinstance(node, exp.Literal):
             raise _NoValue
         if node.is_string:
+            if column.kind in ("integer", "float", "decimal"):
+                raise _NoValue  # which of the two sides is cast, and how, depends on the session
             return value_of(node.this, column.kind, self._timezone)
-        if column.kind == "decimal" and re.search(r"[eE]", node.this):
+        if column.kind in ("integer", "decimal") and re.search(r"[eE]", node.this):
             raise _NoValue  # Spark compares as double, and so does not see all digits
         if column.kind in ("integer", "decimal"):
             return _number(node.this)
@@ -541,9 +543,8 @@ def value_of(text: str, kind: Kind | None, timezone: str) -> Value:
                 if re.fullmatch(r"[+-]?\d+(\.\d+)?", text.strip()):
                     return Decimal(text.strip())
             case "float":
-                number = float(text)
-                if number == number:
-                    return number
+                if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text.strip()):
+                    return float(text)
             case "boolean":
                 if text.lower() in ("true", "false"):
                     return text.lower() == "true"

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from strandline.blob import BlobNotFound
+from strandline.blob import BlobNotFound, is_absolute
 from strandline.errors import StorageError, UsageError
 from strandline.tables.columns import arrow_type, kind_of
 from strandline.tables.condition import Condition, partition_value
@@ -52,8 +52,21 @@ def dataset_of(core: RepositoryCore, record: TableRecord, files: Sequence[TableF
         # an empty file of lines has no rows to parse, and Arrow's readers refuse it
         if file.info.size or record.file_format not in ("csv", "json"):
             name = f"{at}/{file.relative.rpartition('/')[2]}"
-            fragments.append(file_format.make_fragment(name, source, partition_expression=known))
+            fragment = file_format.make_fragment(name, source, partition_expression=known)
+            if record.file_format == "parquet" and is_absolute(file.info.physical_address):
+                _refuse_other_case(fragment, schema, file)
+            fragments.append(fragment)
     return ds.FileSystemDataset(fragments, schema, file_format, source)
+
+
+def _refuse_other_case(fragment: Any, schema: pa.Schema, file: TableFile) -> None:
+    """Refuse what others wrote with columns in another case: Arrow would take them for missing, Spark would not."""
+    ours = {name.lower(): name for name in schema.names}
+    for name in fragment.physical_schema.names:
+        if ours.get(name.lower(), name) != name:
+            raise UsageError(
+                f"{file.info.path!r} calls the column {ours[name.lower()]!r} {name!r}.", next="Read with to_spark."
+            )
 
 
 def _is_value(field: pa.Field, text: str | None, kind: Any) -> pc.Expression:
@@ -210,6 +223,20 @@ def _csv(record: TableRecord, stored: pa.Schema) -> ds.FileFormat:
     )
 
 
+def _filter(condition: Condition | None) -> pc.Expression | None:
+    try:
+        return None if condition is None else condition.arrow()
+    except (pa.ArrowException, OverflowError) as error:
+        raise _unfit(error) from error
+
+
+def _unfit(error: Exception) -> UsageError:
+    return UsageError(
+        f"Arrow cannot compare a column with a value of the condition: {str(error).partition(chr(10))[0].rstrip('.')}.",
+        next="Use a value of the column's type and range, or read with to_spark.",
+    )
+
+
 def rows_of(
     core: RepositoryCore,
     record: TableRecord,
@@ -220,7 +247,7 @@ def rows_of(
 ) -> pa.RecordBatchReader:
     """A stream of the rows for which a condition is true; what goes wrong on the way is said in our words."""
     chosen = list(record.names if columns is None else columns)
-    matching = None if condition is None else condition.arrow()
+    matching = _filter(condition)
     schema = arrow_schema(record)
     if record.file_format == "json":
         needed = [name for name in record.names if name in {*chosen, *(condition.columns() if condition else ())}]
@@ -229,7 +256,11 @@ def rows_of(
             lines, schema=pa.schema([schema.field(name) for name in needed]), columns=chosen, filter=matching
         )
     else:
-        scanner = dataset_of(core, record, files, place).scanner(columns=chosen, filter=matching)
+        dataset = dataset_of(core, record, files, place)
+        try:
+            scanner = dataset.scanner(columns=chosen, filter=matching)
+        except pa.ArrowException as error:
+            raise _unfit(error) from error
 
     def batches() -> Iterator[pa.RecordBatch]:
         try:
@@ -254,4 +285,4 @@ def source_of(
     if record.file_format == "json":
         return rows_of(core, record, files, place, condition, None).read_all()
     dataset = dataset_of(core, record, files, place)
-    return dataset if condition is None else dataset.filter(condition.arrow())
+    return dataset if condition is None else dataset.filter(_filter(condition))

@@ -34,10 +34,13 @@ def is_data_file(name: str, file_format: str) -> bool:
     found = _SUFFIX.search(parts[-1])
     if found is None or found[1] != file_format:
         return False
-    # what begins with "_" is not for readers, unless it is the folder of a column with such a name
-    return not parts[-1].startswith(("_", ".")) and all(
-        "=" in part or not part.startswith(("_", ".")) for part in parts[:-1]
-    )
+    return not is_hidden(name)
+
+
+def is_hidden(name: str) -> bool:
+    """Whether a path below a table is not for readers: a part begins with "_" or ".", and is no column's folder."""
+    *folders, last = name.split("/")
+    return last.startswith(("_", ".")) or any(part.startswith(("_", ".")) and "=" not in part for part in folders)
 
 
 def is_skipped_by_spark(physical_address: str, logical: str) -> bool:

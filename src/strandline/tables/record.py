@@ -120,6 +120,7 @@ def plan_record(
         _refuse_other_layout(held, wanted, path)
         statistics = held.statistics if wanted.statistics is None else wanted.statistics
         record = replace(_evolve(held, fields, change, path), statistics=statistics)
+    _refuse_bad_columns(record.fields)
     _refuse_bad_partitions(record, mode)
     missing = [name for name in record.statistics or () if name not in record.names]
     if missing:
@@ -151,7 +152,18 @@ def _still(held: TableRecord, fields: Sequence[Field]) -> tuple[str, ...] | None
     return None if held.statistics is None else tuple(name for name in held.statistics if name in names)
 
 
-OWN_OPTIONS = ("path", "mergeschema", "recursivefilelookup", "basepath", "partitionoverwritemode", "timezone")
+OWN_OPTIONS = (
+    "path",
+    "mergeschema",
+    "recursivefilelookup",
+    "basepath",
+    "partitionoverwritemode",
+    "timezone",
+    "extension",
+    "pathglobfilter",
+    "modifiedbefore",
+    "modifiedafter",
+)
 """Options that decide which files are read or what their places mean, which are not the caller's to choose."""
 
 
@@ -211,7 +223,10 @@ def _evolve(held: TableRecord, fields: Sequence[Field], change: SchemaChange | N
             continue
         if is_widening(after[name]["type"], before[name]["type"]):
             continue  # the data is cast on its way
-        if is_widening(before[name]["type"], after[name]["type"]) and name not in held.partition_by:
+        kinds = before[name]["type"], after[name]["type"]
+        # as text a float would read as another double than its statistics say
+        rounds = kinds == ("float", "double") and held.file_format in ("csv", "json")
+        if is_widening(*kinds) and name not in held.partition_by and not rounds:
             widened[name] = after[name]
         else:
             other.append(name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from strandline.errors import ObjectMissing
 from strandline.repository.results import ObjectInfo
 from strandline.tables.columns import Kind, kind_of
-from strandline.tables.condition import Condition, Span, can_match, text_value
+from strandline.tables.condition import Condition, Span, can_match, partition_value, text_value
 from strandline.tables.layout import is_data_file, partition_values
 from strandline.tables.record import TableRecord
 from strandline.tables.statistics import Statistics, decode_statistics, spans_of
@@ -43,6 +43,17 @@ def data_files(objects: Iterable[object], prefix: str, record: TableRecord) -> I
             yield TableFile(info, relative, partition_values(relative, record.partition_by))
 
 
+PartitionKey = tuple[object, ...]
+
+
+def partition_key(relative: str, record: TableRecord) -> PartitionKey:
+    """The partition of a file by the values of its folders, however they are spelled: `month=01` is `month=1`."""
+    texts = partition_values(relative, record.partition_by)
+    kinds = {field["name"]: kind_of(field) for field in record.fields}
+    values = ((text, None if text is None else partition_value(text, kinds[name])) for name, text in texts.items())
+    return tuple(text if value is None else (type(value).__name__, value) for text, value in values)
+
+
 class Pruning:
     """Judges files of a table by a condition; partition values are parsed once each."""
 
@@ -50,7 +61,10 @@ class Pruning:
         self._condition = condition
         named = condition.columns()
         self._kinds: dict[str, Kind | None] = {
-            field["name"]: kind_of(field) for field in record.fields if field["name"] in named
+            # the text of a float is not the number that Spark makes of it: it compares as a double
+            field["name"]: None if field["type"] == "float" and field["name"] in record.partition_by else kind_of(field)
+            for field in record.fields
+            if field["name"] in named
         }
         self._partition = [name for name in record.partition_by if name in named]
         self._needs_statistics = len(self._partition) < len(named)

@@ -150,8 +150,10 @@ def _joined(parts: Sequence[Any], kind: Kind) -> tuple[Any, Any, int | None]:
     filled = [p for p in parts if p is not None and not (p.has_null_count and not p.has_min_max and p.num_values == 0)]
     if not filled or not all(p.has_min_max for p in filled) or any(p is None for p in parts):
         return None, None, nulls
-    lows, highs = [p.min for p in filled], [p.max for p in filled]
-    if kind == "float" and any(value != value for value in (*lows, *highs)):
-        return None, None, nulls  # a NaN hides among them
-    low, high = as_json(min(lows), kind, is_high=False), as_json(max(highs), kind, is_high=True)
-    return low, high, nulls
+    try:
+        lows, highs = [p.min for p in filled], [p.max for p in filled]
+        if kind == "float" and any(value != value for value in (*lows, *highs)):
+            return None, None, nulls  # a NaN hides among them
+        return as_json(min(lows), kind, is_high=False), as_json(max(highs), kind, is_high=True), nulls
+    except (ValueError, OverflowError):  # a date after the year 9999, text that is not UTF-8
+        return None, None, nulls

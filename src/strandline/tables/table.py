@@ -11,7 +11,6 @@ import msgspec
 from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
 from strandline.operations import logged
-from strandline.repository.differences import Diff
 from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo
 from strandline.tables.condition import Condition, parse_condition
@@ -125,22 +124,23 @@ class Table:
         def changes() -> Iterator[TableChange]:
             for commit in self.ref.log(amount=amount, prefixes=[self.prefix]):
                 now = self.ref._other(commit.id)
-                before = self.ref._other(commit.parents[0]) if commit.parents else None
-                yield self._change(now, None if before is None else before.diff(now, self.prefix))
+                yield self._change(now, self.ref._other(commit.parents[0]) if commit.parents else None)
 
         return TableHistory(changes)
 
-    def _change(self, now: Ref, diff: Diff | None) -> TableChange:
+    def _change(self, now: Ref, before: Ref | None) -> TableChange:
         commit = now.commit_info
         sides: tuple[list[ObjectInfo], list[ObjectInfo]] = ([], [])
         schema_changed = False
-        for change in diff or ():
+        for change in () if before is None else before.diff(now, self.prefix):
             schema_changed = schema_changed or change.path == self.record_path
             for side, info in zip(sides, (change.after, change.before), strict=True):
                 if info is not None:
                     side.append(info)
-        record = Table(now, self.path).find_record()[1] or TableRecord(fields=())
-        added, removed = (list(data_files(side, self.prefix, record)) for side in sides)
+        new, old = (None if ref is None else Table(ref, self.path).find_record()[1] for ref in (now, before))
+        nothing = TableRecord(fields=())
+        added = list(data_files(sides[0], self.prefix, new or old or nothing))
+        removed = list(data_files(sides[1], self.prefix, old or new or nothing))
         return TableChange(
             commit=commit.id,
             date_us=commit.date_us,
