@@ -256,11 +256,12 @@ def test_an_added_and_a_widened_column_read_in_every_format(main: Branch, spark:
     for file_format in FORMATS:
         table = main.table(file_format)
         table.write(old, file_format=file_format)
+        data = new
         if file_format in ("json", "csv"):  # as text a float would read as another double than it was
             with pytest.raises(SchemaMismatch, match="f is float, not double"):
                 table.write(new, schema="merge")
-            new = new.withColumn("f", F.col("f").cast("float"))
-        table.write(new, schema="merge")
+            data = new.withColumn("f", F.col("f").cast("float"))
+        table.write(data, schema="merge")
         expected = [(1, 0.5, Decimal("1.250"), None), (5000000000, 0.25, Decimal("1000000.500"), "x")]
         assert rows(table.to_spark(spark)) == expected
         assert arrow_rows(table) == expected
