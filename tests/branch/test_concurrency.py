@@ -19,6 +19,7 @@ import strandline
 from strandline.errors import NothingToCommit
 from strandline.lake import Lake
 from tests.branch.clients import content, link
+from tests.servers import wait_until
 
 WRITERS, WRITES, COMMITTERS = 4, 60, 2
 
@@ -113,6 +114,7 @@ while True:
             main.commit(f"{who} {i}")
         except NothingToCommit:
             pass
+        print(i, flush=True)
     else:
         path = f"{who}/k{rnd.randrange(20)}"
         main.link(path, "x", size=1, checksum=f"{i:09d}")
@@ -130,6 +132,10 @@ class Worker:
         command = [sys.executable, "-c", WORKER, kind, str(folder / "lake"), who, kv, blob]
         self.process = subprocess.Popen(command, stdout=self.out, stderr=self.errors)
 
+    def works(self) -> None:
+        """Wait until it has done something worth killing it for, however slow the machine is."""
+        wait_until(lambda: len(self.log.read_text().splitlines()) > 30, self.process, Path(self.errors.name))
+
     def kill(self) -> None:
         assert self.process.poll() is None, Path(self.errors.name).read_text()
         self.process.send_signal(signal.SIGKILL)
@@ -139,7 +145,7 @@ class Worker:
 
     def acknowledged(self) -> dict[str, int]:
         whole = self.log.read_text().rpartition("\n")[0]  # a killed process may leave half a line
-        return {path: int(number) for path, number in (line.split(" ") for line in whole.splitlines())}
+        return {path: int(number) for path, number in (line.split(" ") for line in whole.splitlines() if " " in line)}
 
 
 @pytest.mark.server
@@ -157,16 +163,16 @@ def test_processes_that_are_killed_at_random_lose_nothing(
         done: list[Worker] = []
         running = [Worker("write", tmp_path, f"w{n}", kv, blob) for n in range(2)]
         running += [Worker("commit", tmp_path, f"c{n}", kv, blob) for n in range(2)]
-        time.sleep(3)
         for n in range(8):
-            time.sleep(rnd.uniform(0.3, 1.2))
             victim = running.pop(rnd.randrange(len(running)))
             kind = "commit" if "/c" in str(victim.log) else "write"
+            victim.works()
+            time.sleep(rnd.uniform(0, 0.5))
             victim.kill()
             done.append(victim)
             running.append(Worker(kind, tmp_path, f"{kind[0]}{n + 10}", kv, blob))
-        time.sleep(2)
         for worker in running:
+            worker.works()
             worker.kill()
         acknowledged = {path: number for worker in done + running for path, number in worker.acknowledged().items()}
         assert len(acknowledged) > 20
