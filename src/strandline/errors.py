@@ -76,6 +76,10 @@ class InvalidSettings(UsageError):
     """Stores that may not be opened as asked: an unknown scheme, a network file system, an unsafe Redis."""
 
 
+class TransactionClosed(UsageError):
+    """A call on a transaction that was committed, aborted or fenced before."""
+
+
 class SchemaMismatch(UsageError):
     """The columns of a DataFrame are not those of the table."""
 
@@ -143,12 +147,31 @@ class PreconditionFailed(Conflict):
     """A conditional put found another object at the path than the condition demands."""
 
 
+class RequirementFailed(Conflict):
+    """What a job demanded of its own output (`transaction.require`) does not hold."""
+
+
 class NothingToCommit(Conflict):
     """The branch has no uncommitted change."""
 
 
 class NothingToMerge(Conflict):
     """The source has nothing that the destination does not have."""
+
+
+# --- somebody else took over: stop ------------------------------------------------------------------------------------
+
+
+class Fenced(StrandlineError):
+    """A transaction that may no longer commit: another one of its writer was begun, or it was aborted from elsewhere.
+
+    Attributes:
+        successor: the transaction that took over, or None.
+    """
+
+    def __init__(self, what: str, *, successor: int | None = None, safe: str = NOTHING_CHANGED, next: str = "") -> None:
+        self.successor = successor
+        super().__init__(what, safe=safe, next=next)
 
 
 # --- not allowed ----------------------------------------------------------------------------------------------------
@@ -160,6 +183,10 @@ class NotAllowed(StrandlineError):
 
 class BranchProtected(NotAllowed):
     """The branch is protected from this action."""
+
+
+class NotAssigned(NotAllowed):
+    """The writer's name is assigned to another node."""
 
 
 class RepositoryReadOnly(NotAllowed):
@@ -249,6 +276,10 @@ TABLE: dict[type[StrandlineError], ErrorKind] = {
     PreconditionFailed: ErrorKind("precondition-failed", 5, 412, "PreconditionFailed"),
     NothingToCommit: ErrorKind("nothing-to-commit", 6, 400, "InvalidRequest"),
     NothingToMerge: ErrorKind("nothing-to-merge", 6, 400, "InvalidRequest"),
+    TransactionClosed: ErrorKind("transaction-closed", 2, 400, "InvalidArgument"),
+    RequirementFailed: ErrorKind("requirement-failed", 5, 409, "OperationAborted"),
+    Fenced: ErrorKind("fenced", 12, 409, "OperationAborted"),
+    NotAssigned: ErrorKind("not-assigned", 7, 403, "AccessDenied"),
     NotAllowed: ErrorKind("not-allowed", 7, 403, "AccessDenied"),
     BranchProtected: ErrorKind("branch-protected", 7, 403, "AccessDenied"),
     RepositoryReadOnly: ErrorKind("repository-read-only", 7, 403, "AccessDenied"),

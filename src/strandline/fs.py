@@ -84,7 +84,7 @@ class _Writer(ObjectWriter):
             if self._autocommit:
                 self.branch.put(self.path, spool, create=self.create)
             else:
-                self.entry = upload(self.branch._core, self.branch.branch_id, self.path, spool, None, None)
+                self.entry = upload(self.branch._core, self.branch._new_key(self.path), self.path, spool, None, None)
 
     def commit(self) -> None:
         """Part of fsspec's protocol; the transaction makes all its files appear together."""
@@ -260,7 +260,7 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
             if mode not in ("wb", "xb"):
                 raise ValueError(f"Objects are read or written whole: mode {mode!r} is not possible.")
             branch, inner = self._branch(path)
-            branch._refuse_early("stage")
+            branch._refuse_early()
             if mode == "xb" and branch.exists(inner):
                 raise FileExistsError(errno.EEXIST, "There is an object already", path)
             return _Writer(branch, inner, create=mode == "xb", autocommit=autocommit)

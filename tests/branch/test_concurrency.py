@@ -126,6 +126,7 @@ class Worker:
     """A process that writes or commits, and tells of every write that was acknowledged."""
 
     def __init__(self, kind: str, folder: Path, who: str, kv: str, blob: str) -> None:
+        self.enough = 30 if kind == "write" else 3
         self.log = folder / f"{who}.log"
         self.out = self.log.open("w")
         self.errors = (folder / f"{who}.err").open("w")
@@ -134,7 +135,7 @@ class Worker:
 
     def works(self) -> None:
         """Wait until it has done something worth killing it for, however slow the machine is."""
-        wait_until(lambda: len(self.log.read_text().splitlines()) > 30, self.process, Path(self.errors.name))
+        wait_until(lambda: len(self.log.read_text().splitlines()) > self.enough, self.process, Path(self.errors.name))
 
     def kill(self) -> None:
         assert self.process.poll() is None, Path(self.errors.name).read_text()

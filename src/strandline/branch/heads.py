@@ -1,4 +1,4 @@
-"""Moving the head otherwise than by a commit: merge, revert, cherry-pick, import, hard reset.
+"""Moving the head otherwise than by a commit: merge, revert, cherry-pick, import, publish, hard reset.
 
 Seal, scan, judge what is staged in effect on that scan, compute, and swap head, folded changes and epoch together.
 """
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair
-from strandline.branch.record import Action, Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
+from strandline.branch.record import Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
 from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.staging import scan_staged
 from strandline.branch.stores import Stores
@@ -36,6 +36,10 @@ Compute = Callable[[Commit], NewHead]
 """From the commit at the head to the one that replaces it; run again if the head moves."""
 InTheWay = Callable[[Difference], list[str]]
 """Of what is staged in effect, the paths that forbid the move."""
+Judge = Callable[[Branch], None]
+"""Raises if the move may not happen on this very record."""
+Mark = Callable[[Branch, CommitId], Branch]
+"""What the move changes besides the head, in the same swap."""
 
 
 @dataclass(slots=True)
@@ -69,27 +73,28 @@ def set_head(
     cell: BranchCell,
     commits: CommitLog,
     branch_id: BranchId,
-    action: Action,
+    judge: Judge,
     verb: str,
     compute: Compute,
     in_the_way: InTheWay = everything,
+    mark: Mark = lambda branch, head: branch,
 ) -> Commit:
     """Move the head to a new commit.
 
     Args:
-        action: what a protection of the branch may forbid.
+        judge: called on every record that the move may be swapped against.
         verb: what the reflog calls it.
 
     Raises:
         UncommittedChanges: staged changes are in the way.
-        BranchProtected, RepositoryReadOnly, BranchGone, Contention, StoreUnavailable; and what `compute` raises.
+        BranchGone, Contention, StoreUnavailable; and what `judge` and `compute` raise.
     """
     stores = cell.stores
     attempts = Attempts(cell, verb)
     tried = _Tried()
     while True:
         attempts.next()
-        seen = _sealed(cell, branch_id, action)
+        seen = _sealed(cell, branch_id, judge)
         branch = seen.branch
         if tried.heads and (done := tried.done(stores, branch)) is not None:
             return commits.get(done)
@@ -115,25 +120,25 @@ def set_head(
             pairs.append(item_pair(stores, dropped(cell.name, branch, applied)))
         stores.kv.set_many(stores.records, pairs)
         why = Why(verb, new.commit.committer, stores.clock.now_us())
-        if _swap(cell, branch_id, action, seen, applied, new.commit.id, compacted, why, attempts, tried):
+        if _swap(cell, branch_id, judge, mark, seen, applied, new.commit.id, compacted, why, attempts, tried):
             commits.remember(new.commit)
             return new.commit
 
 
-def _sealed(cell: BranchCell, branch_id: BranchId, action: Action) -> Seen:
+def _sealed(cell: BranchCell, branch_id: BranchId, judge: Judge) -> Seen:
     """A record on which everything acknowledged so far is sealed.
 
     Nothing needs to be sealed if the staging token is empty in a scan that began after the call: what comes into it
     later is ordered after the move.
     """
     seen = cell.read(branch_id)
-    refuse_blocked(seen.branch, action, cell.name)
+    judge(seen.branch)
     stores = cell.stores
     if not stores.kv.scan_page(stores.staging(seen.branch.staging_token), limit=1).keys:
         return seen
 
     def transition(branch: Branch) -> Branch:
-        refuse_blocked(branch, action, cell.name)
+        judge(branch)
         return seal(branch, StagingToken(new_id()))
 
     return update(cell, branch_id, transition)
@@ -147,7 +152,8 @@ def _is_complete(cell: BranchCell, branch_id: BranchId, scanned: tuple[StagingTo
 def _swap(
     cell: BranchCell,
     branch_id: BranchId,
-    action: Action,
+    judge: Judge,
+    mark: Mark,
     seen: Seen,
     applied: tuple[StagingToken, ...],
     head: CommitId,
@@ -163,8 +169,9 @@ def _swap(
     now = seen
     while True:
         try:
-            refuse_blocked(now.branch, action, cell.name)
-            cell.swap(now, move_head(now.branch, seen.branch, applied, head, compacted, why))
+            judge(now.branch)
+            moved = move_head(now.branch, seen.branch, applied, head, compacted, why)
+            cell.swap(now, mark(moved, head))
             return True
         except LayersMoved:
             return False
@@ -190,7 +197,7 @@ def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: 
     attempts = Attempts(cell, "hard reset")
     while True:
         attempts.next()
-        seen = _sealed(cell, branch_id, "reset")
+        seen = _sealed(cell, branch_id, lambda branch: refuse_blocked(branch, "reset", cell.name))
         branch = seen.branch
         if not force:
             tree = commits.tree(branch.head)

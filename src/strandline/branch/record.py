@@ -6,7 +6,7 @@ compare-and-swap by `strandline.branch.cell`. Nothing in this file does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import Enum
 from typing import Literal
@@ -45,7 +45,7 @@ class HeadMove(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         at_us: by the clock of whoever moved it, in microseconds since 1970 UTC.
-        verb: "create", "commit", "merge", "revert", "cherry-pick", "import" or "reset".
+        verb: "create", "commit", "merge", "revert", "cherry-pick", "import", "publish" or "reset".
         by: the committer.
         before: the head until then; empty for a new branch.
     """
@@ -69,6 +69,32 @@ class Why(msgspec.Struct, frozen=True):
     at_us: Microseconds
 
 
+class Writer(msgspec.Struct, frozen=True, array_like=True):
+    """A name under which transactions are made; see `strandline.branch.writers`.
+
+    Attributes:
+        started: the last transaction that was begun, or 0; it is open if it is not `committed`.
+        committed: the last one that was published, or 0.
+        commit: the commit that published it, or "".
+        node: who alone may begin and commit under this name; empty if anyone may.
+        position: what the last published one said of how far it consumed its source.
+        token: what the last published one said that makes a repetition of it recognisable.
+        digest: of what the last published one changed.
+    """
+
+    started: int = 0
+    committed: int = 0
+    commit: CommitId | Literal[""] = ""
+    node: str = ""
+    position: str = ""
+    token: str = ""
+    digest: str = ""
+
+    @property
+    def is_open(self) -> bool:
+        return self.started != self.committed
+
+
 class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     """A branch, as seed 000 and design section 2 have it.
 
@@ -82,6 +108,9 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         compacted: a tree that holds head and some of what is staged, or None.
         compaction_started: when the last compaction began, or None.
         blocked: the actions that a protection rule forbids, or `READ_ONLY`.
+        publishers: the writers that may publish although something is blocked.
+        next_txn: the id of the next transaction: one counter for all writers, so that no id is ever used again.
+        writers: by name, at most `MAX_WRITERS` (`strandline.branch.writers`); a name that is not here is fenced.
         write_ids: ids of this record and of those before it, newest first.
         created_at: microseconds since 1970 UTC.
         moves: the last moves of the head, newest first.
@@ -98,6 +127,9 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     compacted: TreeRef | None = None
     compaction_started: Microseconds | None = None
     blocked: tuple[str, ...] = ()
+    publishers: tuple[str, ...] = ()
+    next_txn: int = 1
+    writers: Mapping[str, Writer] = {}
     write_ids: tuple[str, ...] = ()
     moves: tuple[HeadMove, ...] = ()
     move_count: int = 0
@@ -283,6 +315,8 @@ def what_changed(before: Branch, after: Branch) -> str:
         return "compaction or reset"
     if after.attaches != before.attaches:
         return "atomic change"
+    if after.writers != before.writers:
+        return "transaction begun"
     return "seal" if after.staging_token != before.staging_token else "change of settings"
 
 

@@ -125,19 +125,23 @@ class Layers:
             if keys and keys[-1] > reach:
                 kept = bisect_right(keys, reach)
                 keys, values = keys[:kept], values[:kept]
-        if keys and are_tombstones(values):
+        if keys:
+            rows, tombstones = overlaid(rows, keys, values)
             if self.cell.sensor is not None:
-                self.cell.sensor.saw_tombstones(self.cell.name, self.branch, len(keys))
-            rows = without(rows, keys)
-        elif keys:
-            changes = changes_from_staged(keys, values)
-            if self.cell.sensor is not None:
-                self.cell.sensor.saw_tombstones(self.cell.name, self.branch, int(changes.deleted.sum()))
-            if not rows.num_rows and not changes.deleted.any():
-                rows = changes.rows
-            else:
-                rows, _, _ = overlay_rows(rows, np.zeros(rows.num_rows, np.bool_), changes)
+                self.cell.sensor.saw_tombstones(self.cell.name, self.branch, tombstones)
         return rows, reach
+
+
+def overlaid(rows: pa.Table, keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[pa.Table, int]:
+    """Sorted rows under staged pairs, at least one, and how many of these are tombstones."""
+    if are_tombstones(values):
+        return without(rows, keys), len(keys)
+    changes = changes_from_staged(keys, values)
+    tombstones = int(changes.deleted.sum())
+    if not rows.num_rows and not tombstones:
+        return changes.rows, 0
+    merged, _, _ = overlay_rows(rows, np.zeros(rows.num_rows, np.bool_), changes)
+    return merged, tombstones
 
 
 def without(rows: pa.Table, keys: Sequence[bytes]) -> pa.Table:

@@ -18,7 +18,7 @@ from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit
 from strandline.branch.compaction import Compaction, compact
 from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
-from strandline.branch.record import COOL_DOWN_S, Action, refuse_blocked
+from strandline.branch.record import COOL_DOWN_S, refuse_blocked
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.reflog import read_moves
 from strandline.branch.reset import reset_all, reset_range
@@ -26,15 +26,19 @@ from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError, some_paths
-from strandline.ids import BranchId, CommitId, check_path, check_prefix, encoded
+from strandline.ids import BranchId, CommitId, check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.repository.differences import Diff
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.parallel import in_parallel
+from strandline.repository.physical import new_key, write_folder
 from strandline.repository.ref import Ref, key_range
 from strandline.repository.reflog import Reflog
 from strandline.repository.results import ObjectInfo, as_info
+from strandline.repository.transaction import OnStaged, Transaction
 from strandline.repository.upload import Content, ObjectWriter, check_metadata, upload
+from strandline.repository.writable import IfChanged, Writable
+from strandline.repository.writers import Transactions, Writers
 from strandline.tree.rows import TOMBSTONE, Entry, column, encode_staged, entries_of
 
 if TYPE_CHECKING:
@@ -43,7 +47,7 @@ if TYPE_CHECKING:
 READ_WINDOW_ROWS = 50_000
 
 
-class Branch(Ref):
+class Branch(Writable):
     """A branch: what is committed on it, with what is staged over it.
 
     The handle belongs to one creation of the name. If the branch is deleted, and even if another one is made under its
@@ -78,15 +82,21 @@ class Branch(Ref):
             lambda record: Layers(self._cell, self._core.commits, record).window(start, end, limit),
         )
 
-    def _refuse_early(self, action: Action) -> None:
+    def _refuse_early(self) -> None:
         """Find out that something is forbidden before bytes are uploaded for nothing."""
         seen, is_fresh = self._cell.cached(self.branch_id)
         try:
-            refuse_blocked(seen.branch, action, self.name)
+            refuse_blocked(seen.branch, "stage", self.name)
         except NotAllowed:
             if is_fresh:
                 raise
-            refuse_blocked(self._cell.read(self.branch_id).branch, action, self.name)
+            refuse_blocked(self._cell.read(self.branch_id).branch, "stage", self.name)
+
+    def _new_key(self, path: str) -> str:
+        return new_key(self.branch_id, path)
+
+    def _new_folder(self) -> str:
+        return write_folder(self.branch_id, new_id())
 
     # --- staging ------------------------------------------------------------------------------------------------------
 
@@ -113,8 +123,8 @@ class Branch(Ref):
         key = check_path(path)
         if create and if_match is not None:
             raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")
-        self._refuse_early("stage")
-        entry = upload(self._core, self.branch_id, path, content, content_type, metadata)
+        self._refuse_early()
+        entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
         if create or if_match is not None:
             expected = if_match
             stage_if(
@@ -142,11 +152,11 @@ class Branch(Ref):
         """
         pairs = list(contents.items() if isinstance(contents, Mapping) else contents)
         distinct_keys([path for path, _ in pairs])
-        self._refuse_early("stage")
+        self._refuse_early()
 
         def one(pair: tuple[str, Content]) -> tuple[str, Entry]:
             path, content = pair
-            return path, upload(self._core, self.branch_id, path, content, None, None)
+            return path, upload(self._core, self._new_key(path), path, content, None, None)
 
         return self.link_many(in_parallel(one, pairs), atomic=atomic)
 
@@ -190,14 +200,14 @@ class Branch(Ref):
         if mode not in ("wb", "w"):
             return super().open(path, mode)
         check_path(path)
-        self._refuse_early("stage")
+        self._refuse_early()
         writer = cast("IO[bytes]", ObjectWriter(lambda spool: self.put(path, spool)))
         return writer if mode == "wb" else _TextWriter(writer, "utf-8")
 
     def delete(self, path: str) -> bool:
         """Delete an object; whether there was one. Deleting what is not there is fine."""
         key = check_path(path)
-        self._refuse_early("stage")
+        self._refuse_early()
 
         def is_known(record: BranchRecord) -> bool:
             layers = Layers(self._cell, self._core.commits, record)
@@ -309,18 +319,9 @@ class Branch(Ref):
         keep: Callable[[str, Entry], bool] = lambda path, entry: False,
         expect: Mapping[str, str | None] | None = None,
         present: Collection[str] = (),
+        if_changed: IfChanged = "fail",
     ) -> int:
-        """Stage entries, and perhaps delete what else is below a prefix, at one instant; returns the changes made.
-
-        Args:
-            replace_below: delete all paths below this prefix that are not among the entries and not kept.
-            keep: which of the objects present there stay, by path and entry; it may raise.
-            expect: checksums that paths must have (None: must not exist) at that instant.
-            present: paths below `replace_below` that must be there at that instant.
-
-        Raises:
-            Conflict: an expectation does not hold.
-        """
+        """Stage entries, and perhaps delete what else is below a prefix, at one instant; see `Writable`."""
         keys = distinct_keys([path for path, _ in entries])
         new = list(zip(keys, [encode_staged(entry) for _, entry in entries], strict=True))
         written = set(keys)
@@ -510,6 +511,60 @@ class Branch(Ref):
         return import_objects(self._core, self, str(source), destination, draft, progress)
 
     # --- other branches -----------------------------------------------------------------------------------------------
+
+    # --- transactions -------------------------------------------------------------------------------------------------
+
+    def transaction(
+        self,
+        writer: str,
+        message: str | None = None,
+        *,
+        token: str = "",
+        node: str | None = None,
+        expect_unchanged: Sequence[str] = (),
+        on_staged: OnStaged = "fail",
+        position: str | None = None,
+        max_uncommitted_bytes: int | None = None,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+    ) -> Transaction:
+        """A fenced transaction: all of it becomes visible in one commit, or nothing. Use it with `with`, or `begin()`.
+
+        Args:
+            writer: the job's name. Beginning dooms every open transaction of the same name, wherever it runs: a job
+                that was declared dead and comes back finds itself fenced.
+            token: makes a repetition recognisable: if a transaction of this writer with the same token was published
+                before, this one does nothing. `f"{query}:{batch}"` makes `foreachBatch` exactly once.
+            node: where it runs; by default the environment's STRANDLINE_NODE, or the host's name.
+            expect_unchanged: prefixes that the job also reads: it is refused if others changed something there.
+            on_staged: what to do if others have staged changes in the ranges it overwrites: "fail", or "keep" them
+                staged over it.
+            position: how far the job has consumed its source; may be set later, or given to `commit`.
+            max_uncommitted_bytes: publish, and go on in a new transaction, whenever so much has come together.
+        """
+        return Transaction(
+            self,
+            writer,
+            message if message is not None else f"Transaction of {writer}",
+            token=token,
+            node=node,
+            expect_unchanged=(expect_unchanged,) if isinstance(expect_unchanged, str) else expect_unchanged,
+            on_staged=on_staged,
+            position=position,
+            max_uncommitted_bytes=max_uncommitted_bytes,
+            metadata=metadata,
+            committer=committer,
+        )
+
+    @property
+    def transactions(self) -> Transactions:
+        """The transactions on record, and what an operator can do to them."""
+        return Transactions(self)
+
+    @property
+    def writers(self) -> Writers:
+        """The names under which transactions are made: what they committed last, and who may use them."""
+        return Writers(self)
 
     @logged("create branch")
     def create_branch(self, name: str, *, exist_ok: bool = False) -> Branch:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 from strandline import metrics
 from strandline.blob import Resolver
@@ -33,6 +34,7 @@ class RepositoryCore:
     Attributes:
         reopen: makes the same repository in another process, from nothing secret: (callable, arguments).
         compacts: whether a branch that needs it is compacted in the background.
+        transactions: those that this process has begun and not ended, by branch and writer.
     """
 
     name: str
@@ -44,6 +46,7 @@ class RepositoryCore:
     compacts: bool = True
     cells: dict[str, BranchCell] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    transactions: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary)
 
     def cell(self, name: str) -> BranchCell:
         cell = self.cells.get(name)

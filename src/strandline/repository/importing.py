@@ -15,6 +15,7 @@ from strandline.blob import BlobInfo, open_store
 from strandline.branch.commit import Draft
 from strandline.branch.commits import Commit, make_commit
 from strandline.branch.heads import NewHead, set_head
+from strandline.branch.record import refuse_blocked
 from strandline.errors import InvalidName, NotFound, some_paths
 from strandline.ids import PATH_MAX_BYTES, check_prefix, prefix_end
 from strandline.repository.core import RepositoryCore
@@ -78,7 +79,15 @@ def import_objects(
 
     try:
         cell = core.cell(branch.name)
-        record = set_head(cell, core.commits, branch.branch_id, "commit", "import", compute, in_the_way)
+        record = set_head(
+            cell,
+            core.commits,
+            branch.branch_id,
+            lambda now: refuse_blocked(now, "commit", cell.name),
+            "import",
+            compute,
+            in_the_way,
+        )
     except _NothingNew:
         return Imported(len(changes), None)
     core.committed()

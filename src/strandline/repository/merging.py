@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from strandline.branch.commit import Draft
 from strandline.branch.commits import Commit, make_commit
 from strandline.branch.heads import Compute, NewHead, set_head
-from strandline.branch.record import Action
+from strandline.branch.record import Action, refuse_blocked
 from strandline.branch.view import uncommitted
 from strandline.errors import MergeConflict, NothingToMerge, UsageError, some_paths
 from strandline.repository.core import RepositoryCore
@@ -147,6 +147,9 @@ def _changed_head(tree: Tree, head_tree: Tree, head: Commit, draft: Draft, why: 
 
 
 def _finish(core: RepositoryCore, branch: Branch, action: Action, verb: str, compute: Compute) -> Commit:
-    record = set_head(core.cell(branch.name), core.commits, branch.branch_id, action, verb, compute)
+    name = branch.name
+    record = set_head(
+        core.cell(name), core.commits, branch.branch_id, lambda now: refuse_blocked(now, action, name), verb, compute
+    )
     core.committed()
     return record

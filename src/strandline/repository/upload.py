@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import mimetypes
-import re
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -14,7 +13,6 @@ from typing import IO, Any, BinaryIO, cast
 from blake3 import blake3
 
 from strandline.errors import NotFound, UsageError
-from strandline.ids import BranchId, new_id
 from strandline.repository.core import RepositoryCore
 from strandline.tree.rows import Entry, user_metadata_json
 
@@ -23,20 +21,6 @@ Content = bytes | bytearray | memoryview | str | Path | IO[bytes]
 SPOOL_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
 METADATA_MAX_BYTES = 8 << 10
-_UNSAFE = re.compile(r"[^A-Za-z0-9.]")
-SUFFIX_MAX_CHARS = 24
-
-
-def physical_suffix(path: str) -> str:
-    """The end of a path's last part that tells what it is: readers such as Spark go by it ("a.csv.gz" is gzip)."""
-    name = path.rpartition("/")[2]
-    _, dot, suffix = name.lstrip("._").partition(".")
-    return _UNSAFE.sub("", dot + suffix)[-SUFFIX_MAX_CHARS:] if dot else ""
-
-
-def new_key(branch_id: BranchId, path: str) -> str:
-    """A key that no other write uses, ever."""
-    return f"data/{branch_id}/{new_id()}{physical_suffix(path)}"
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> str | None:
@@ -56,15 +40,14 @@ def check_metadata(metadata: Mapping[str, str] | None) -> str | None:
 
 def upload(
     core: RepositoryCore,
-    branch_id: BranchId,
+    key: str,
     path: str,
     content: Content,
     content_type: str | None,
     metadata: Mapping[str, str] | None,
 ) -> Entry:
-    """Store content under a fresh key and make its entry. Nothing is staged yet."""
+    """Store content under a fresh physical key and make its entry. Nothing is staged yet."""
     text = check_metadata(metadata)
-    key = new_key(branch_id, path)
     blobs = core.resolver.namespace
     digest = blake3()
     if isinstance(content, str):

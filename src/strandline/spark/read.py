@@ -22,9 +22,10 @@ from strandline.blob import BlobNotFound, BlobStore
 from strandline.errors import StorageError, StrandlineError, UsageError
 from strandline.repository.core import RepositoryCore
 from strandline.repository.parallel import in_parallel
+from strandline.repository.physical import PHYSICAL_ROOT
 from strandline.spark.session import described, held_settings, is_connect, reason_of
 from strandline.tables.condition import Condition, condition_of_column, parse_condition, refused
-from strandline.tables.layout import PHYSICAL_ROOT, in_own_place, is_skipped_by_spark
+from strandline.tables.layout import in_own_place, is_skipped_by_spark
 from strandline.tables.record import RESERVED_COLUMNS, TableRecord
 from strandline.tables.scan import Pruning, TableFile, vanished
 from strandline.tables.table import Table

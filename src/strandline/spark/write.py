@@ -13,11 +13,11 @@ from pyspark.sql.types import StructType
 
 from strandline.blob import BlobInfo
 from strandline.errors import Conflict, StorageError, StrandlineError, UsageError
-from strandline.ids import new_id
-from strandline.repository.branch import Branch
 from strandline.repository.parallel import in_parallel
 from strandline.repository.results import as_info
+from strandline.repository.transaction import Transaction
 from strandline.repository.upload import upload
+from strandline.repository.writable import IfChanged, Writable
 from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
@@ -28,7 +28,6 @@ from strandline.tables.layout import (
     is_hidden,
     partition_folders,
     partition_values,
-    physical_prefix,
 )
 from strandline.tables.record import (
     RECORD_NAME,
@@ -65,12 +64,15 @@ def write_table(
     change: SchemaChange | None,
     where: str | None,
     target_file_bytes: int | None,
+    if_changed: IfChanged,
 ) -> TableWrite:
     started = time.monotonic()
     branch = table.ref
-    if not isinstance(branch, Branch):
+    if not isinstance(branch, Writable):
         raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
-    branch._refuse_early("stage")
+    if isinstance(branch, Transaction) and branch.is_repeat:
+        return TableWrite(files=0, bytes=0, rows=0, changes=0, spark_seconds=0.0, strandline_seconds=0.0)
+    branch._refuse_early()
     if not hasattr(data, "sparkSession"):
         raise UsageError(
             f"A table is written from a Spark DataFrame, not from {type(data).__name__}.",
@@ -87,7 +89,7 @@ def write_table(
     if where is not None:
         rows, replaced = _replace_where(table, rows, mode, held, record, where)
     core = branch._core
-    prefix = physical_prefix(branch.branch_id, new_id())
+    prefix = branch._new_folder()
     spark_started = time.monotonic()
     with described(data.sparkSession, f"strandline: write {table.path} on {core.name}/{branch.name}"):
         _let_spark_write(rows, record, core.resolver.namespace.spark_url(prefix), table, target_file_bytes)
@@ -98,13 +100,13 @@ def write_table(
         statistics = _statistics(data, table, record, files)
     entries = [(file.info.path, _entry(file, statistics)) for file in files]
     if held != record:
-        entry = upload(core, branch.branch_id, RECORD_NAME, encode_record(record), "application/json", None)
+        entry = upload(core, branch._new_key(RECORD_NAME), RECORD_NAME, encode_record(record), "application/json", None)
         entries.append((table.record_path, entry))
     folders = {partition_folders(file.relative) for file in files}
     partitions = {partition_key(file.relative, record) for file in files}
     if replaced is not None:
         body = json.dumps({"write": prefix.rpartition("=")[2]}).encode()
-        marker = upload(core, branch.branch_id, OVERWRITE_NAME, body, "application/json", None)
+        marker = upload(core, branch._new_key(OVERWRITE_NAME), OVERWRITE_NAME, body, "application/json", None)
         marked = folders | replaced.folders
         entries += [("/".join((table.path, *parts, OVERWRITE_NAME)), marker) for parts in sorted(marked)]
 
@@ -119,19 +121,23 @@ def write_table(
         keep=is_kept,
         expect={table.record_path: None if held_info is None else held_info.checksum},
         present=() if replaced is None else [table.prefix + relative for relative in replaced.taken],
+        if_changed=if_changed,
     )
     counted = [statistics.get(file.info.physical_address) for file in files]
+    rows_written = None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
+    size_bytes = sum(file.info.size for file in files)
+    branch._wrote(len(files), rows_written, size_bytes)
     return TableWrite(
         files=len(files),
-        bytes=sum(file.info.size for file in files),
-        rows=None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None),
+        bytes=size_bytes,
+        rows=rows_written,
         changes=changes,
         spark_seconds=spark_seconds,
         strandline_seconds=time.monotonic() - started - spark_seconds,
     )
 
 
-def _refuse_bad_place(branch: Branch, table: Table) -> None:
+def _refuse_bad_place(branch: Writable, table: Table) -> None:
     """Refuse a new table where an object is, inside another table, or around one."""
     if branch.exists(table.path):
         raise UsageError(f"{table.path!r} is an object, so it cannot be a table.", next="Take another path.")

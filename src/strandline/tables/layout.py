@@ -6,23 +6,12 @@ import re
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from strandline.ids import BranchId
+from strandline.repository.physical import PHYSICAL_ROOT
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 OVERWRITE_NAME = "_strandline_overwrite.json"
 """An object in each folder that an overwrite replaced, different for each write. File names never collide, so without
 it two branches that replaced the same partition would merge into both; with it they conflict."""
-PHYSICAL_ROOT = "data"
-
-
-def physical_prefix(branch_id: BranchId, write_id: str) -> str:
-    """The private folder of one write.
-
-    Its parts look like partitions, so that Spark sees all writes of a table as one partitioned folder and finds the
-    partition values of files in their own paths, from all branches and writes at once.
-    """
-    return f"{PHYSICAL_ROOT}/sl_branch={branch_id}/sl_write={write_id}"
-
 
 _COMPRESSIONS = ("gz", "gzip", "bz2", "deflate", "snappy", "lz4", "zst", "zstd", "br", "xz")
 _SUFFIX = re.compile(rf"\.([a-z0-9]+)(?:\.(?:{'|'.join(_COMPRESSIONS)}))?$")

@@ -13,6 +13,7 @@ from strandline.ids import check_path
 from strandline.operations import logged
 from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo
+from strandline.repository.writable import IfChanged
 from strandline.tables.condition import Condition, parse_condition
 from strandline.tables.history import TableChange, TableHistory
 from strandline.tables.record import RECORD_NAME, SchemaChange, TableRecord, Wanted, WriteMode, decode_record
@@ -250,8 +251,9 @@ class Table:
         options: Mapping[str, str] | None = None,
         statistics: Sequence[str] | None = None,
         target_file_bytes: int | None = None,
+        if_changed: IfChanged = "fail",
     ) -> TableWrite:
-        """Write a Spark DataFrame; all of it appears on the branch at one instant, staged.
+        """Write a Spark DataFrame; all of it appears on the branch at one instant, staged; or with its transaction.
 
         Args:
             mode: "append" adds files; "overwrite" replaces all; "overwrite_partitions" replaces the partitions that
@@ -266,6 +268,8 @@ class Table:
                 first 32. Parquet has them in its footers; other formats are read once more for them, unless it is [].
             target_file_bytes: shuffle the data so that files become about this big; by default Spark writes a file
                 for each partition of the data.
+            if_changed: in a transaction, what an overwrite does when it is published if others have changed what it
+                replaces since the transaction was begun: "fail", or "replace" their changes too.
 
         Raises:
             SchemaMismatch: the columns are not the table's. Spark has written nothing.
@@ -278,7 +282,9 @@ class Table:
             options=options,
             statistics=_texts(statistics),
         )
-        written: TableWrite = _engine("spark").write_table(self, data, mode, wanted, schema, where, target_file_bytes)
+        written: TableWrite = _engine("spark").write_table(
+            self, data, mode, wanted, schema, where, target_file_bytes, if_changed
+        )
         return written
 
 

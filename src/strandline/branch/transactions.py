@@ -1,0 +1,421 @@
+"""Fenced transactions (seed 003): begin, publish, abort, acknowledge. What decides is the branch record alone.
+
+The other records of a transaction tell of it: its life (`txn/`), the tokens that make a repeated job recognisable
+(`token/`), and what is remembered of writers that left the branch record (`writer/`). Whatever a later begin takes off
+the branch record, it has written there before its swap; so a commit that was granted once stays granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from blake3 import blake3
+from msgspec.structs import replace
+
+from strandline.branch import writers
+from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
+from strandline.branch.cell import BranchCell, Moved, update
+from strandline.branch.commits import Commit, CommitLog
+from strandline.branch.heads import Compute, InTheWay, set_head
+from strandline.branch.record import Branch, Writer
+from strandline.branch.stores import Stores
+from strandline.clock import Microseconds, from_us
+from strandline.envelope import decode, encode
+from strandline.errors import Contention, Fenced, NotFound, OutcomeUnknown, StoreUnavailable, TransactionClosed
+from strandline.ids import BranchId, CommitId
+from strandline.kv.store import ABSENT, PredicateFailed
+
+State = Literal["open", "committed", "rejected-pending", "rejected-acknowledged", "collected"]
+_NEXT: dict[State, tuple[State, ...]] = {
+    "open": ("committed", "rejected-pending", "rejected-acknowledged"),
+    "committed": ("collected",),
+    "rejected-pending": ("rejected-acknowledged",),
+    "rejected-acknowledged": ("collected",),
+    "collected": (),
+}
+"""States only move forward. A doomed transaction is "rejected-pending" whether its record says so yet or not."""
+MESSAGE_MAX_CHARS = 200
+
+
+class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What is on record of a transaction, besides what the branch record says.
+
+    Attributes:
+        id: unique on its branch, for ever.
+        base: the commit that it was begun on.
+        last_committed: the last transaction of its writer that was published before it, or 0.
+        node, process: where it was begun.
+        state: as far as anybody has written it down; the branch record may know better.
+        commit: that published it, or "".
+        swept_at: when its prefix was swept first, or None.
+    """
+
+    id: int
+    writer: str
+    branch_id: BranchId
+    base: CommitId | Literal[""] = ""
+    last_committed: int = 0
+    begun_at: Microseconds = 0
+    ended_at: Microseconds | None = None
+    node: str = ""
+    process: str = ""
+    message: str = ""
+    token: str = ""
+    state: State = "open"
+    commit: CommitId | Literal[""] = ""
+    digest: str = ""
+    swept_at: Microseconds | None = None
+
+
+class Repeat(msgspec.Struct, frozen=True):
+    """A transaction with the same token was published before."""
+
+    id: int
+    commit: CommitId
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """A writer as a process calls itself."""
+
+    name: str
+    node: str
+    process: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What a transaction wants to become visible.
+
+    Attributes:
+        digest: of all its changes: a repeated commit is granted only for the same ones.
+        in_the_way: of what is staged in effect, the paths that forbid it.
+        is_empty: it changes nothing: only the writer's note is swapped in, and the head stays.
+    """
+
+    id: int
+    who: Who
+    compute: Compute
+    in_the_way: InTheWay
+    digest: str
+    position: str | None
+    token: str
+    is_empty: bool = False
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+def _transaction_key(branch_id: BranchId, id: int) -> bytes:
+    return b"txn/" + branch_id.encode() + b"/%016d" % id
+
+
+def _token_key(branch_id: BranchId, name: str, token: str) -> bytes:
+    return b"token/" + branch_id.encode() + b"/" + blake3(f"{name}\0{token}".encode()).hexdigest().encode()
+
+
+def _writer_key(branch_id: BranchId, name: str) -> bytes:
+    return b"writer/" + branch_id.encode() + b"/" + name.encode()
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+def find_record(stores: Stores, branch_id: BranchId, id: int) -> tuple[bytes | None, TransactionRecord | None]:
+    raw = stores.kv.get(stores.records, _transaction_key(branch_id, id))
+    return raw, None if raw is None else decode(TransactionRecord, raw, f"transaction {id}")
+
+
+def records_of(stores: Stores, branch_id: BranchId | None = None) -> Iterator[tuple[bytes, TransactionRecord]]:
+    """The records of a branch's transactions, or of those of all branches that ever were, oldest first in each."""
+    prefix = b"txn/" if branch_id is None else b"txn/" + branch_id.encode() + b"/"
+    for key, value in stores.kv.scan(stores.records, prefix, prefix[:-1] + b"0"):
+        yield key, decode(TransactionRecord, value, "a transaction")
+
+
+def advance(stores: Stores, known: TransactionRecord, state: State, **changes: object) -> TransactionRecord:
+    """Move a transaction's record forward, or find it there already.
+
+    Args:
+        known: stands in for a record that its driver died before writing.
+
+    Raises:
+        TransactionClosed: the record has gone another way.
+    """
+    key = _transaction_key(known.branch_id, known.id)
+    for _ in range(MAX_ATTEMPTS):
+        raw, held = find_record(stores, known.branch_id, known.id)
+        record = known if held is None else held
+        if held is not None and held.state == state:
+            return held
+        if not can_become(record.state, state):
+            raise TransactionClosed(
+                f"Transaction {record.id} of {record.writer!r} is {record.state}: it cannot become {state}.",
+                next="`strandline tx show` tells what became of it.",
+            )
+        moved: TransactionRecord = replace(record, state=state, **changes)
+        if moved.ended_at is None and state != "rejected-pending":
+            moved = replace(moved, ended_at=stores.clock.now_us())
+        try:
+            stores.kv.set_if(stores.records, key, encode(moved), ABSENT if raw is None else raw)
+            return moved
+        except PredicateFailed:
+            continue
+    raise Contention(f"Others kept changing the record of transaction {known.id}.", next="Repeat the call.")
+
+
+def can_become(before: State, after: State) -> bool:
+    return after in _NEXT[before]
+
+
+def effective_state(branch: Branch | None, record: TransactionRecord) -> State:
+    """The state of a transaction by the branch record, which decides; None stands for a deleted branch."""
+    if record.state != "open":
+        return record.state
+    held = None if branch is None else branch.writers.get(record.writer)
+    if held is not None and held.committed == record.id:
+        return "committed"
+    if branch is not None and writers.is_last_started(branch, record.writer, record.id):
+        return "open"
+    return "rejected-pending"
+
+
+def _settle(stores: Stores, branch_id: BranchId, name: str, writer: Writer) -> None:
+    """Write down for good what the branch record says of a writer's last published transaction."""
+    if not writer.committed or not writer.commit:
+        return
+    _, record = find_record(stores, branch_id, writer.committed)
+    if record is not None and record.state in ("committed", "collected"):
+        return  # and the token was written down before
+    if writer.token:
+        repeat = Repeat(writer.committed, writer.commit)
+        stores.kv.set(stores.records, _token_key(branch_id, name, writer.token), encode(repeat))
+    known = TransactionRecord(id=writer.committed, writer=name, branch_id=branch_id)
+    advance(stores, known, "committed", commit=writer.commit, digest=writer.digest)
+
+
+def _remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
+    """What was written down of a writer when it left the branch record."""
+    raw = stores.kv.get(stores.records, _writer_key(branch_id, name))
+    return Writer() if raw is None else decode(Writer, raw, f"writer {name!r}")
+
+
+def forget_transactions(stores: Stores, branch_id: BranchId) -> None:
+    """Clean up after a deleted branch; the records of transactions stay until their files are collected."""
+    for kind in (b"token/", b"writer/"):
+        prefix = kind + branch_id.encode() + b"/"
+        for page in stores.kv.scan_pages(stores.records, prefix, prefix[:-1] + b"0"):
+            stores.kv.delete_many(stores.records, page.keys)
+
+
+# --- protocol ---------------------------------------------------------------------------------------------------------
+
+
+def begin(cell: BranchCell, branch_id: BranchId, who: Who, token: str, message: str) -> TransactionRecord | Repeat:
+    """Take the next id. Every earlier open transaction of the writer is doomed by the same swap.
+
+    Invariant: what the swap takes off the branch record (the last published transaction of this writer, once its
+    successor is published, and all of a writer that is forgotten) is in records of its own before the swap. So a
+    reader that does not find a transaction on a branch record finds what became of it in a read begun afterwards.
+    And the token was judged on the very record that the swap demands: nothing was published under it since.
+
+    Raises:
+        NotAssigned, BranchProtected, RepositoryReadOnly, BranchGone, StoreUnavailable, Contention.
+    """
+    stores = cell.stores
+    attempts = Attempts(cell, "begin")
+    while True:
+        attempts.next()
+        seen = cell.read(branch_id)
+        branch = seen.branch
+        writers.refuse_publisher(branch, who.name, cell.name)
+        writers.refuse_other_node(branch, who.name, who.node)
+        held = branch.writers.get(who.name)
+        known = _remembered(stores, branch_id, who.name) if held is None else held
+        if token:
+            done = _published_before(stores, branch_id, who.name, known, token)
+            if done is not None:
+                return done
+        gone = writers.to_forget(branch, who.name)
+        _settle(stores, branch_id, who.name, known)
+        if gone is not None:
+            left = branch.writers[gone]
+            _settle(stores, branch_id, gone, left)
+            stores.kv.set(stores.records, _writer_key(branch_id, gone), encode(left))
+        try:
+            cell.swap(seen, writers.begin(branch, who.name, who.node, known))
+        except Moved:
+            continue
+        record = TransactionRecord(
+            id=branch.next_txn,
+            writer=who.name,
+            branch_id=branch_id,
+            base=branch.head,
+            last_committed=known.committed,
+            begun_at=stores.clock.now_us(),
+            node=who.node,
+            process=who.process,
+            message=message[:MESSAGE_MAX_CHARS],
+            token=token,
+        )
+        # only for those who look: fences do not depend on it
+        with suppress(PredicateFailed):  # somebody who doomed it has made one already
+            stores.kv.set_if(stores.records, _transaction_key(branch_id, record.id), encode(record), ABSENT)
+        return record
+
+
+def _published_before(stores: Stores, branch_id: BranchId, name: str, known: Writer, token: str) -> Repeat | None:
+    if known.token == token and known.commit:
+        return Repeat(known.committed, known.commit)
+    raw = stores.kv.get(stores.records, _token_key(branch_id, name, token))
+    return None if raw is None else decode(Repeat, raw, f"token {token!r}")
+
+
+def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Publication) -> Commit:
+    """Make all of a transaction visible in one swap, or say why not.
+
+    Invariant: the swap is made against a record on which the transaction is the last one begun under its name, and it
+    notes in the same swap that it was published. So of all that were begun one after the other under a name, those
+    that were published form a chain, and none is published twice: a repeated call finds the note.
+
+    Raises:
+        Fenced: another transaction of the writer was begun, or it was aborted.
+        NotAssigned, BranchProtected, UncommittedChanges, Conflict, StoreUnavailable, Contention; and what the
+        computation raises. Nothing was published then, except if the error says that it is unknown.
+    """
+    who = what.who
+
+    def judge(branch: Branch) -> None:
+        writers.refuse_publisher(branch, who.name, cell.name)
+        writers.refuse_fenced(branch, who.name, what.id, who.node)
+
+    def mark(branch: Branch, head: CommitId) -> Branch:
+        return writers.published(branch, who.name, what.id, head, what.position, what.token, what.digest)
+
+    def note(branch: Branch) -> Branch:
+        judge(branch)
+        return mark(branch, branch.head)
+
+    try:
+        done = granted(cell, branch_id, who.name, what.id, what.digest)
+        if done is None and what.is_empty:
+            done = update(cell, branch_id, note).branch.head
+        elif done is None:
+            done = set_head(cell, commits, branch_id, judge, "publish", what.compute, what.in_the_way, mark).id
+    except Fenced:
+        # somebody else's begin may have come after my own swap, whose reply was lost
+        done = granted(cell, branch_id, who.name, what.id, what.digest)
+        if done is None:
+            raise
+    with suppress(StoreUnavailable, Contention):  # done is done; the next begin writes it down
+        writer = Writer(committed=what.id, commit=done, token=what.token, digest=what.digest)
+        _settle(cell.stores, branch_id, who.name, writer)
+    return commits.get(done)
+
+
+def granted(cell: BranchCell, branch_id: BranchId, name: str, id: int, digest: str | None = None) -> CommitId | None:
+    """The commit by which a transaction was published; None if it is still open.
+
+    The branch record is read first: what it does not know any more was written down before.
+
+    Raises:
+        Fenced: it was not published, and never will be.
+        TransactionClosed: it was published with other changes, by a process that had resumed it.
+    """
+    branch = cell.read(branch_id).branch
+    held = branch.writers.get(name)
+    if held is not None and held.committed == id and held.commit:
+        return _same(id, name, held.commit, held.digest, digest)
+    if writers.is_last_started(branch, name, id):
+        return None
+    _, record = find_record(cell.stores, branch_id, id)
+    if record is not None and record.commit:
+        return _same(id, name, record.commit, record.digest, digest)
+    raise _named(cell.stores, branch_id, writers.fenced(branch, name, id))
+
+
+def _same(id: int, name: str, commit: CommitId, digest: str, mine: str | None) -> CommitId:
+    if mine is not None and digest and digest != mine:
+        raise TransactionClosed(
+            f"Transaction {id} of {name!r} was published with other changes, as commit {commit[:12]}.",
+            safe="What this process wrote in it is not visible, and will be collected.",
+            next="Another process had resumed it. Stop this job.",
+        )
+    return commit
+
+
+def _named(stores: Stores, branch_id: BranchId, error: Fenced) -> Fenced:
+    """The error with what is known of the successor: when and where it was begun."""
+    if error.successor is None:
+        return error
+    with suppress(StoreUnavailable, NotFound):
+        _, record = find_record(stores, branch_id, error.successor)
+        if record is not None:
+            at = from_us(record.begun_at)
+            what = f"{error.what[:-1]} at {at:%Y-%m-%d %H:%M:%S} UTC from {record.node} ({record.process})."
+            return Fenced(what, successor=error.successor, safe=error.safe, next=error.next)
+    return error
+
+
+def abort(cell: BranchCell, branch_id: BranchId, who: Who, id: int) -> None:
+    """Make sure that a transaction is never published.
+
+    Raises:
+        TransactionClosed: it was published.
+    """
+
+    def transition(branch: Branch) -> Branch:
+        return writers.doomed(branch, who.name, id)
+
+    if not writers.is_last_started(cell.read(branch_id).branch, who.name, id):
+        with suppress(Fenced):
+            done = granted(cell, branch_id, who.name, id)
+            if done is not None:
+                raise TransactionClosed(
+                    f"Transaction {id} of {who.name!r} was published already, as commit {done[:12]}.",
+                    next="Revert that commit if it should not be there.",
+                )
+        return
+    try:
+        update(cell, branch_id, transition)
+    except OutcomeUnknown:
+        if writers.is_last_started(cell.read(branch_id).branch, who.name, id):
+            raise
+
+
+def acknowledge(cell: BranchCell, branch_id: BranchId, name: str, id: int) -> TransactionRecord:
+    """Note that whoever ran a rejected transaction writes no more; doing it again is fine.
+
+    Raises:
+        TransactionClosed: it is open or committed.
+    """
+    stores = cell.stores
+    _, record = find_record(stores, branch_id, id)
+    known = record or TransactionRecord(id=id, writer=name, branch_id=branch_id)
+    if known.state in ("rejected-acknowledged", "collected") and not known.commit:
+        return known
+    state = effective_state(cell.read(branch_id).branch, known)
+    if state in ("open", "committed"):
+        raise TransactionClosed(
+            f"Transaction {id} of {name!r} is {state}: only a rejected one is acknowledged.",
+            next="Abort it first, or begin its successor." if state == "open" else "",
+        )
+    return advance(stores, known, "rejected-acknowledged")
+
+
+def assign(cell: BranchCell, branch_id: BranchId, name: str, node: str) -> None:
+    """Let only one node begin and commit under a name; "" lets anyone."""
+
+    def transition(branch: Branch) -> Branch:
+        gone = writers.to_forget(branch, name)
+        if gone is not None:
+            _settle(cell.stores, branch_id, gone, branch.writers[gone])
+            cell.stores.kv.set(cell.stores.records, _writer_key(branch_id, gone), encode(branch.writers[gone]))
+        known = branch.writers.get(name) or _remembered(cell.stores, branch_id, name)
+        return writers.assigned(branch, name, node, known)
+
+    update(cell, branch_id, transition)

@@ -1,0 +1,61 @@
+"""Where bytes are put: physical keys, which no two writes ever share, and what a key tells of who wrote it."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from strandline.ids import BranchId, new_id
+
+PHYSICAL_ROOT = "data"
+TRANSACTIONS_FOLDER = "_strandline/txn"
+_UNSAFE = re.compile(r"[^A-Za-z0-9.]")
+SUFFIX_MAX_CHARS = 24
+_OF_TRANSACTION = re.compile(r"data/sl_branch=([0-9a-f]+)/sl_write=txn-(\d{16})-|_strandline/txn/([0-9a-f]+)/(\d{16})/")
+
+
+def physical_suffix(path: str) -> str:
+    """The end of a path's last part that tells what it is: readers such as Spark go by it ("a.csv.gz" is gzip)."""
+    name = path.rpartition("/")[2]
+    _, dot, suffix = name.lstrip("._").partition(".")
+    return _UNSAFE.sub("", dot + suffix)[-SUFFIX_MAX_CHARS:] if dot else ""
+
+
+def new_key(branch_id: BranchId, path: str) -> str:
+    """A key that no other write uses, ever."""
+    return f"{PHYSICAL_ROOT}/{branch_id}/{new_id()}{physical_suffix(path)}"
+
+
+def write_folder(branch_id: BranchId, write_id: str) -> str:
+    """The private folder of one write of a table.
+
+    Its parts look like partitions, so that Spark sees all writes of a table as one partitioned folder and finds the
+    partition values of files in their own paths, from all branches and writes at once.
+    """
+    return f"{PHYSICAL_ROOT}/sl_branch={branch_id}/sl_write={write_id}"
+
+
+def transaction_prefix(branch_id: BranchId, id: int) -> str:
+    """What all data keys of a transaction begin with, and no others: ids are never used again on a branch.
+
+    It ends within a folder's name, since a write's folder has to stand at the same depth as any other.
+    """
+    return write_folder(branch_id, f"txn-{id:016d}-")
+
+
+def transaction_folder(branch_id: BranchId, id: int) -> str:
+    """Where a transaction's manifests and deadlists are."""
+    return f"{TRANSACTIONS_FOLDER}/{branch_id}/{id:016d}/"
+
+
+class Owner(NamedTuple):
+    branch_id: BranchId
+    transaction: int
+
+
+def owner_of(key: str) -> Owner | None:
+    """The transaction that a key belongs to, or None."""
+    found = _OF_TRANSACTION.match(key)
+    if found is None:
+        return None
+    return Owner(BranchId(found[1] or found[3]), int(found[2] or found[4]))

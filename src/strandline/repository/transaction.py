@@ -1,0 +1,798 @@
+"""`branch.transaction(…)`: everything a job writes becomes visible in one swap, or nothing of it ever does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+
+import msgspec
+import pyarrow as pa
+
+from strandline.branch import transactions, writers
+from strandline.branch.commits import Commit, make_commit
+from strandline.branch.heads import NewHead
+from strandline.branch.transactions import Publication, Repeat, Who
+from strandline.branch.view import overlaid
+from strandline.errors import (
+    Conflict,
+    Fenced,
+    ObjectMissing,
+    RequirementFailed,
+    StrandlineError,
+    TransactionClosed,
+    UsageError,
+    some_paths,
+)
+from strandline.ids import BranchId, CommitId, check_path, check_prefix, new_id
+from strandline.operations import logged
+from strandline.repository.expressions import Target
+from strandline.repository.manifest import (
+    Facts,
+    decode_manifest,
+    digest_of,
+    encode_deadlist,
+    encode_manifest,
+    sorted_changes,
+)
+from strandline.repository.physical import (
+    physical_suffix,
+    transaction_folder,
+    transaction_prefix,
+)
+from strandline.repository.ref import key_range
+from strandline.repository.results import ObjectInfo, as_info
+from strandline.repository.upload import Content, ObjectWriter, upload
+from strandline.repository.writable import IfChanged, Writable
+from strandline.tree.apply import apply
+from strandline.tree.diff import Difference, diff
+from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged, entries_of
+from strandline.tree.store import Tree
+
+if TYPE_CHECKING:
+    from strandline.repository.branch import Branch
+
+Phase = Literal["new", "open", "repeat", "committed", "aborted", "fenced"]
+OnStaged = Literal["fail", "keep"]
+"""What publishing does about changes that others have staged, uncommitted, in the ranges that it overwrites."""
+NODE_VARIABLE = "STRANDLINE_NODE"
+SAMPLE_PATHS = 100
+NEVER = -1
+
+
+class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a transaction did.
+
+    Attributes:
+        commit: that made it visible.
+        files, bytes, rows: that were written; rows is None if some were not counted.
+        changes: paths that were added, replaced or deleted.
+        leftovers: files that it wrote and that nothing refers to; they are on its deadlist.
+        seconds: from begin to the end of commit; `publish_seconds` of it were commit's.
+        is_repeat: an earlier run with the same token had published it; this one did nothing.
+    """
+
+    id: int
+    writer: str
+    commit: str
+    files: int = 0
+    bytes: int = 0
+    rows: int | None = 0
+    changes: int = 0
+    leftovers: int = 0
+    seconds: float = 0.0
+    publish_seconds: float = 0.0
+    position: str | None = None
+    is_repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Guard:
+    """A range that the transaction overwrote, and what may happen to it meanwhile.
+
+    Attributes:
+        keep: which objects there the overwrite leaves alone; it may raise `Conflict`.
+        replaces: what else appeared there since goes as well, instead of being a conflict.
+    """
+
+    prefix: str
+    keep: Callable[[str, Entry], bool]
+    replaces: bool
+
+
+def this_node() -> str:
+    """The name of the machine, as assignments of writers know it; the environment's STRANDLINE_NODE comes first."""
+    return os.environ.get(NODE_VARIABLE) or socket.gethostname()
+
+
+class Transaction(Writable):
+    """What a branch was when the transaction was begun, with the transaction's own writes over it.
+
+    Nobody else sees them before `commit`, which makes all of them visible in one swap. Safe to share between threads.
+    Used with `with`, it commits at the end of the block, and aborts if the block raises.
+    """
+
+    def __init__(
+        self,
+        branch: Branch,
+        writer: str,
+        message: str,
+        *,
+        token: str,
+        node: str | None,
+        expect_unchanged: Sequence[str],
+        on_staged: OnStaged,
+        position: str | None,
+        max_uncommitted_bytes: int | None,
+        metadata: Mapping[str, str] | None,
+        committer: str | None,
+    ) -> None:
+        head = branch._target.commit
+        super().__init__(branch._core, branch.name, Target("commit", head, branch.name, branch.branch_id))
+        if on_staged not in ("fail", "keep"):
+            raise UsageError(f"{on_staged!r} is not what to do about staged changes.", next="Use 'fail' or 'keep'.")
+        if max_uncommitted_bytes is not None and (max_uncommitted_bytes <= 0 or token):
+            raise UsageError(
+                "max_uncommitted_bytes must be positive, and has no use for a token: it publishes more than once.",
+                next="Give a position instead, from which a restarted job goes on.",
+            )
+        self._branch = branch
+        self._draft = branch._draft(message, metadata, committer, None)
+        self._who = Who(writers.check_writer_name(writer), node or this_node(), f"process {os.getpid()}")
+        self._token = token
+        self._expect_unchanged = [*map(_checked_prefix, expect_unchanged)]
+        self._on_staged: OnStaged = on_staged
+        self._max_uncommitted_bytes = max_uncommitted_bytes
+        self._lock = threading.RLock()
+        self.phase: Phase = "new"
+        self.position = position
+        self.results: list[TransactionResult] = []
+        self._reset(NEVER)
+
+    def _reset(self, id: int) -> None:
+        self.transaction_id = id
+        self._changes: dict[bytes, bytes] = {}
+        self._sorted: list[bytes] | None = None
+        self._guards: list[_Guard] = []
+        self._exact: set[str] = set()
+        self._files = 0
+        self._rows: int | None = 0
+        self._bytes = 0
+        self._started = time.monotonic()
+        self._begun_at = self._core.stores.clock.now_us()
+
+    def __repr__(self) -> str:
+        number = "" if self.transaction_id == NEVER else f" {self.transaction_id}"
+        return f"<Transaction{number} of {self.writer!r} on {self.place}: {self.phase}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "A transaction is not sent to other processes: executors need only the paths they write to.",
+            next="Begin it in the driver, and let Spark write through tx.table(…).write(…).",
+        )
+
+    @property
+    def name(self) -> str:
+        return self._target.name
+
+    @property
+    def branch_id(self) -> BranchId:
+        return self._target.branch_id
+
+    @property
+    def writer(self) -> str:
+        return self._who.name
+
+    @property
+    def result(self) -> TransactionResult:
+        """What the transaction did; of one that commits by volume, what its last commit did.
+
+        Raises:
+            TransactionClosed: it has not committed.
+        """
+        if not self.results:
+            raise TransactionClosed(f"{self!r} has no result: it has not committed.", next="Call commit() first.")
+        return self.results[-1]
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether an earlier run with the same token was published: this one writes nothing, and commits nothing."""
+        return self.phase == "repeat"
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    @logged("begin")
+    def begin(self) -> Self:
+        """Begin; every earlier open transaction of this writer is doomed from now on.
+
+        Raises:
+            NotAssigned: the writer's name is assigned to another node.
+            BranchProtected: the branch is protected, and its protection does not name the writer.
+            UsageError: this process has an open transaction of this writer already.
+        """
+        with self._lock:
+            if self.phase != "new":
+                raise TransactionClosed(f"{self!r} was begun before.", next="Make another with branch.transaction(…).")
+            self._refuse_twice()
+            begun = transactions.begin(self._cell, self.branch_id, self._who, self._token, self._draft.message)
+            if isinstance(begun, Repeat):
+                self._repeats(begun)
+                return self
+            self._opened(begun.id, Target("commit", CommitId(begun.base), self.name, self.branch_id))
+            return self
+
+    def _opened(self, id: int, target: Target) -> None:
+        self._target = target
+        self._reset(id)
+        self.phase = "open"
+        self._core.transactions[self.branch_id, self.writer] = self
+
+    def _refuse_twice(self) -> None:
+        other = self._core.transactions.get((self.branch_id, self.writer))
+        if other is not None and other is not self and other.phase == "open":
+            raise UsageError(
+                f"This process has an open transaction of {self.writer!r} already: {other.transaction_id}.",
+                next="Commit or abort it first, or take another writer's name.",
+            )
+
+    def _repeats(self, done: Repeat) -> None:
+        self.transaction_id = done.id
+        self.phase = "repeat"
+        self._target = Target("commit", done.commit, self.name, self.branch_id)
+        told = self._core.commits.get(done.commit).metadata
+        rows = told.get("strandline.rows", "")
+        self.results.append(
+            TransactionResult(
+                id=done.id,
+                writer=self.writer,
+                commit=done.commit,
+                files=int(told.get("strandline.files", 0)),
+                bytes=int(told.get("strandline.bytes", 0)),
+                rows=int(rows) if rows else None,
+                position=told.get("strandline.position"),
+                is_repeat=True,
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self.begin() if self.phase == "new" else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            if self.phase in ("open", "repeat"):
+                self.commit()
+        elif self.phase == "open":
+            try:
+                self.abort()
+            except StrandlineError as failed:
+                assert error is not None
+                error.add_note(f"The transaction could not be aborted ({failed}); its successor will doom it.")
+
+    def _demand_open(self) -> None:
+        if self.phase == "open":
+            return
+        told = {
+            "new": ("was not begun", "Use it with `with`, or call begin()."),
+            "committed": ("is committed", "Begin another one."),
+            "aborted": ("was aborted", "Begin another one."),
+            "fenced": ("was fenced: another one took over", "Stop this job."),
+            "repeat": ("repeats one that was published", "There is nothing to do."),
+        }[self.phase]
+        raise TransactionClosed(f"{self!r} {told[0]}.", next=told[1])
+
+    def is_open(self) -> bool:
+        """Whether it may still be published, asked of the store. False is always safe to believe.
+
+        Deletions that a job does elsewhere because of what it wrote here have to wait for `commit`, not for this.
+        """
+        if self.phase != "open":
+            return False
+        try:
+            branch = self._cell.read(self.branch_id).branch
+        except StrandlineError:
+            return False
+        return writers.is_last_started(branch, self.writer, self.transaction_id)
+
+    @logged("abort")
+    def abort(self) -> None:
+        """Give up: nothing of it is ever published. What was written will be collected.
+
+        Raises:
+            TransactionClosed: it was published.
+        """
+        with self._lock:
+            if self.phase in ("aborted", "fenced", "repeat", "new"):
+                return
+            self._demand_open()
+            transactions.abort(self._cell, self.branch_id, self._who, self.transaction_id)
+            self.phase = "aborted"
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Note that this process writes no more in it; if that fails, an operator or `recover` can."""
+        try:
+            transactions.acknowledge(self._cell, self.branch_id, self.writer, self.transaction_id)
+        except StrandlineError:
+            return
+
+    def _fence(self) -> None:
+        self.phase = "fenced"
+        self._acknowledge()
+
+    @logged("publish")
+    def commit(self, *, position: str | None = None) -> TransactionResult:
+        """Make everything visible at one instant. Calling it again after a lost reply, or a `Conflict`, is fine.
+
+        Args:
+            position: how far the job has consumed its source; `branch.writers` shows the last committed one.
+
+        Raises:
+            Fenced: another transaction of this writer was begun. Nothing was published; stop the job.
+            Conflict: what this transaction overwrites, or expects unchanged, was changed by others since it began.
+            UncommittedChanges: others have staged changes in the ranges that it overwrites.
+            StoreUnavailable: nothing was published, or it says that this is unknown; call commit again.
+        """
+        with self._lock:
+            if self.phase == "repeat":
+                return self.result
+            if self.phase == "committed":
+                return self.result
+            self._demand_open()
+            if position is not None:
+                self.position = position
+            started = time.monotonic()
+            digest = digest_of(self._changes)
+            leftovers = self._write_manifest(digest)
+            publication = Publication(
+                id=self.transaction_id,
+                who=self._who,
+                compute=self._compute,
+                in_the_way=self._in_the_way,
+                digest=digest,
+                position=self.position,
+                token=self._token,
+                is_empty=not self._changes,
+            )
+            try:
+                commit = transactions.publish(self._cell, self._core.commits, self.branch_id, publication)
+            except (Fenced, TransactionClosed):
+                self._fence()
+                raise
+            now = time.monotonic()
+            result = TransactionResult(
+                id=self.transaction_id,
+                writer=self.writer,
+                commit=commit.id,
+                files=self._files,
+                bytes=self._bytes,
+                rows=self._rows,
+                changes=len(self._changes),
+                leftovers=leftovers,
+                seconds=now - self._started,
+                publish_seconds=now - started,
+                position=self.position,
+            )
+            self.results.append(result)
+            self.phase = "committed"
+            self._core.committed()
+            return result
+
+    def _write_manifest(self, digest: str) -> int:
+        """Write down what is about to be published, and what of the prefix is not; returns the number of the latter.
+
+        Both files are named by what they say, so a repeated commit writes the same again.
+        """
+        blobs = self._core.resolver.namespace
+        live = {
+            staged.physical_address
+            for staged in map(decode_staged, self._changes.values())
+            if isinstance(staged, Entry)
+        }
+        prefix = transaction_prefix(self.branch_id, self.transaction_id)
+        dead = sorted(blob.key for blob in blobs.list(prefix) if blob.key not in live)
+        folder = transaction_folder(self.branch_id, self.transaction_id)
+        blobs.put(f"{folder}manifest-{digest}.parquet", encode_manifest(self._facts(), sorted_changes(self._changes)))
+        if dead:
+            blobs.put(f"{folder}deadlist-{digest}.parquet", encode_deadlist(dead))
+        return len(dead)
+
+    def _facts(self) -> Facts:
+        return Facts(
+            id=self.transaction_id,
+            writer=self.writer,
+            node=self._who.node,
+            branch=self.name,
+            branch_id=self.branch_id,
+            base=self._target.commit,
+            token=self._token,
+            message=self._draft.message,
+            committer=self._draft.committer,
+            metadata=self._draft.metadata,
+            position=self.position,
+            begun_at=self._begun_at,
+            guarded=tuple({*self._expect_unchanged, *(guard.prefix for guard in self._guards)}),
+            exact=tuple(sorted(self._exact)),
+            on_staged=self._on_staged,
+            files=self._files,
+            rows=self._rows,
+            bytes=self._bytes,
+        )
+
+    # --- what it may be published on ----------------------------------------------------------------------------------
+
+    def _compute(self, head: Commit) -> NewHead:
+        """This transaction's changes on whatever the head is by now: nothing of the job is computed again."""
+        trees, commits = self._core.stores.trees, self._core.commits
+        head_tree = commits.tree(head.id)
+        changes = self._changes
+        if head.id != self._target.commit:
+            changes = {**changes, **self._judge_meanwhile(commits.tree(self._target.commit), head_tree)}
+        tree = apply(trees, head_tree, [sorted_changes(changes)] if changes else []).tree
+        told = {
+            "strandline.writer": self.writer,
+            "strandline.transaction": str(self.transaction_id),
+            "strandline.files": str(self._files),
+            "strandline.bytes": str(self._bytes),
+        }
+        if self._rows is not None:
+            told["strandline.rows"] = str(self._rows)
+        if self._token:
+            told["strandline.token"] = self._token
+        if self.position is not None:
+            told["strandline.position"] = self.position
+        draft = self._draft
+        record = make_commit(
+            tree,
+            (head,),
+            message=draft.message,
+            committer=draft.committer,
+            metadata={**draft.metadata, **told},
+            date_us=self._core.stores.clock.now_us(),
+        )
+        return NewHead(record, tree)
+
+    def _judge_meanwhile(self, base: Tree, head: Tree) -> dict[bytes, bytes]:
+        """Judge what others changed since this was begun; returns what else has to go.
+
+        Raises:
+            Conflict: this overwrote, or expects unchanged, what they changed.
+        """
+        trees = self._core.stores.trees
+        tombstone = encode_staged(TOMBSTONE)
+        more: dict[bytes, bytes] = {}
+        blockers: set[str] = set()
+        for part in diff(trees, base, head):
+            for path, entry in _right_side(part):
+                key = path.encode()
+                if key in self._changes:
+                    if self._changes[key] != (tombstone if entry is None else encode_staged(entry)):
+                        guard = self._replacing(path)
+                        if guard is None:
+                            blockers.add(path)
+                    continue
+                if path in self._exact or any(path.startswith(prefix) for prefix in self._expect_unchanged):
+                    blockers.add(path)
+                    continue
+                for guard in self._guards:
+                    if not path.startswith(guard.prefix) or entry is None:
+                        continue
+                    if not guard.replaces and not guard.keep(path, entry):
+                        blockers.add(path)
+                    elif guard.replaces and not guard.keep(path, entry):
+                        more[key] = tombstone
+        if blockers:
+            paths = sorted(blockers)
+            raise Conflict(
+                f"{len(paths)} path{'s' * (len(paths) > 1)} that transaction {self.transaction_id} of {self.writer!r} "
+                f"overwrites or relies on were changed since it began: {some_paths(paths)}.",
+                paths=paths,
+                safe="Nothing of it was published.",
+                next="Run the job again on the branch as it is now.",
+            )
+        return more
+
+    def _replacing(self, path: str) -> _Guard | None:
+        return next((guard for guard in self._guards if guard.replaces and path.startswith(guard.prefix)), None)
+
+    def _in_the_way(self, staged: Difference) -> list[str]:
+        """Staged changes of others that publishing would contradict.
+
+        It looks at what is staged when it seals, once; what is staged later is ordered after it and lies above it, so
+        nobody can hold a publication up by going on to stage. With "keep" even what is staged already is ordered
+        after it, and nothing is ever in the way.
+        """
+        if self._on_staged == "keep":
+            return []
+        found: list[str] = []
+        for path, entry in _right_side(staged):
+            if path.encode() in self._changes or path in self._exact:
+                found.append(path)
+                continue
+            for guard in self._guards:
+                if path.startswith(guard.prefix) and (entry is None or not guard.keep(path, entry)):
+                    found.append(path)
+                    break
+        return found
+
+    # --- reading: the branch as it was, with its own writes over it ---------------------------------------------------
+
+    @property
+    def _cell(self) -> Any:
+        return self._core.cell(self.name)
+
+    def _find(self, path: str, key: bytes) -> Entry | None:
+        own = self._changes.get(key)
+        if own is None:
+            return super()._find(path, key)
+        staged = decode_staged(own)
+        return staged if isinstance(staged, Entry) else None
+
+    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        rows, reach = super()._window(start, end, limit)
+        own = self._own_keys(start, end if reach is None else reach + b"\0")
+        if not own:
+            return rows, reach
+        return overlaid(rows, own, [self._changes[key] for key in own])[0], reach
+
+    def _own_keys(self, start: bytes, end: bytes | None) -> list[bytes]:
+        with self._lock:
+            if self._sorted is None:
+                self._sorted = sorted(self._changes)
+            keys = self._sorted
+        return keys[bisect_left(keys, start) : len(keys) if end is None else bisect_left(keys, end)]
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _refuse_early(self) -> None:
+        self._demand_open()
+        self._commit_by_volume()
+        try:
+            branch = self._cell.read(self.branch_id, shared=True).branch
+            writers.refuse_publisher(branch, self.writer, self.name)
+            writers.refuse_fenced(branch, self.writer, self.transaction_id, self._who.node)
+        except Fenced:
+            self._fence()
+            raise
+
+    def _commit_by_volume(self) -> None:
+        """Publish what is there and begin the next transaction, if enough has come together."""
+        most = self._max_uncommitted_bytes
+        if most is None or self._bytes < most:
+            return
+        with self._lock:
+            self.commit()
+            begun = transactions.begin(self._cell, self.branch_id, self._who, "", self._draft.message)
+            assert not isinstance(begun, Repeat)
+            self._opened(begun.id, Target("commit", CommitId(begun.base), self.name, self.branch_id))
+
+    def _new_key(self, path: str) -> str:
+        prefix = transaction_prefix(self.branch_id, self.transaction_id)
+        return f"{prefix}{new_id()}/{new_id()}{physical_suffix(path)}"
+
+    def _new_folder(self) -> str:
+        return transaction_prefix(self.branch_id, self.transaction_id) + new_id()
+
+    def _wrote(self, files: int, rows: int | None, size_bytes: int) -> None:
+        with self._lock:
+            self._files += files
+            self._bytes += size_bytes
+            self._rows = None if rows is None or self._rows is None else self._rows + rows
+
+    def put(
+        self,
+        path: str,
+        content: Content,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectInfo:
+        """Write an object; it becomes visible with everything else of the transaction."""
+        check_path(path)
+        if self.is_repeat:
+            return self.stat(path)
+        self._refuse_early()
+        entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
+        self._add({path.encode(): encode_staged(entry)})
+        self._wrote(1, None, entry.size)
+        return as_info(path, entry)
+
+    def open(self, path: str, mode: str = "rb") -> Any:
+        """A file over an object: "rb" or "r" to read, "wb" to write; a written one counts when it is closed."""
+        if mode != "wb":
+            return super().open(path, mode)
+        check_path(path)
+        self._refuse_early()
+        return ObjectWriter(lambda spool: self.put(path, spool))
+
+    def delete(self, path: str) -> bool:
+        """Delete an object; whether there was one."""
+        key = check_path(path)
+        if self.is_repeat:
+            return False
+        self._demand_open()
+        if self._find(path, key) is None:
+            return False
+        self._add({key: encode_staged(TOMBSTONE)})
+        return True
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Delete everything below a prefix; refused at commit if somebody adds to it meanwhile. Returns the number."""
+        check_prefix(prefix)
+        if self.is_repeat:
+            return 0
+        return self.stage_atomically([], replace_below=prefix)
+
+    def link(self, path: str, physical_address: str, *, size: int, checksum: str) -> ObjectInfo:
+        """Add an object whose bytes this transaction wrote itself, below `data_prefix`.
+
+        Raises:
+            UsageError: the address is somewhere else.
+        """
+        check_path(path)
+        self._demand_open()
+        prefix = transaction_prefix(self.branch_id, self.transaction_id)
+        if not physical_address.startswith(prefix) or any(
+            part in ("", ".", "..") for part in physical_address.split("/")
+        ):
+            raise UsageError(
+                f"{physical_address!r} is not below this transaction's own prefix, {prefix!r}.",
+                next="Write the bytes there, or bring them in with put.",
+            )
+        entry = Entry(physical_address, size, checksum, self._core.stores.clock.now_us())
+        self._add({path.encode(): encode_staged(entry)})
+        self._wrote(1, None, size)
+        return as_info(path, entry)
+
+    @property
+    def data_prefix(self) -> str:
+        """What all physical keys of this transaction begin with."""
+        return transaction_prefix(self.branch_id, self.transaction_id)
+
+    def _add(self, changes: Mapping[bytes, bytes]) -> None:
+        with self._lock:
+            self._demand_open()
+            self._changes.update(changes)
+            self._sorted = None
+
+    def stage_atomically(
+        self,
+        entries: Sequence[tuple[str, Entry]],
+        *,
+        replace_below: str | None = None,
+        keep: Callable[[str, Entry], bool] = lambda path, entry: False,
+        expect: Mapping[str, str | None] | None = None,
+        present: Collection[str] = (),
+        if_changed: IfChanged = "fail",
+    ) -> int:
+        """Write entries; see `Writable`. What is expected here is judged again when the transaction is published."""
+        changes = {check_path(path): encode_staged(entry) for path, entry in entries}
+        with self._lock:
+            self._demand_open()
+            if replace_below is not None:
+                tombstone = encode_staged(TOMBSTONE)
+                for path, entry in self._below(replace_below):
+                    key = path.encode()
+                    if key not in changes and not keep(path, entry):
+                        changes[key] = tombstone
+                self._guards.append(_Guard(replace_below, _kept_or_own(keep, changes), if_changed == "replace"))
+            self._exact.update(expect or ())
+            self._exact.update(present)
+            self._add(changes)
+        return len(changes)
+
+    def _below(self, prefix: str) -> Iterator[tuple[str, Entry]]:
+        start, end = key_range(prefix)
+        low: bytes | None = start.encode()
+        while low is not None:
+            rows, reach = self._window(low, None if end is None else end.encode(), 50_000)
+            yield from entries_of(rows.combine_chunks())
+            low = None if reach is None else reach + b"\0"
+
+    def require(self, condition: object, why: str) -> None:
+        """Demand something of what was written; if it does not hold, abort.
+
+        Raises:
+            RequirementFailed: it does not.
+        """
+        if condition or self.is_repeat:
+            return
+        self._demand_open()
+        self.abort()
+        raise RequirementFailed(
+            f"Transaction {self.transaction_id} of {self.writer!r} was aborted: {why}.",
+            safe="Nothing of it was published.",
+            next="Mend the job, then run it again.",
+        )
+
+    def _missing(self, info: ObjectInfo) -> ObjectMissing:
+        error = super()._missing(info)
+        self._refuse_fenced_instead(error)
+        return error
+
+    def _refuse_fenced_instead(self, error: Exception) -> None:
+        """A transaction that was rejected may find its files collected: that is no damage, and is not called so."""
+        if self.phase != "open" or self.is_open():
+            return
+        try:
+            done = transactions.granted(self._cell, self.branch_id, self.writer, self.transaction_id)
+        except Fenced as fenced:
+            self._fence()
+            raise fenced from error
+        if done is not None:
+            return
+
+    # --- resuming -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Keep the open transaction in a local file, from which a restarted driver goes on: `branch.resume(path)`.
+
+        Safe because no key is used twice: each write of the resumed driver goes to names of its own.
+        """
+        with self._lock:
+            self._demand_open()
+            target = Path(path)
+            partial = target.with_name(f".{target.name}.part")
+            partial.write_bytes(encode_manifest(self._facts(), sorted_changes(self._changes)))
+            partial.replace(target)
+
+    def _restore(self, facts: Facts, changes: dict[bytes, bytes]) -> None:
+        self._opened(facts.id, Target("commit", facts.base, self.name, self.branch_id))
+        self._changes = changes
+        self._guards = [_Guard(prefix, lambda path, entry: False, False) for prefix in facts.guarded]
+        self._exact = set(facts.exact)
+        self._files, self._rows, self._bytes = facts.files, facts.rows, facts.bytes
+        self._begun_at = facts.begun_at
+
+
+def _kept_or_own(keep: Callable[[str, Entry], bool], own: Mapping[bytes, bytes]) -> Callable[[str, Entry], bool]:
+    return lambda path, entry: path.encode() in own or keep(path, entry)
+
+
+def _right_side(part: Difference) -> Iterable[tuple[str, Entry | None]]:
+    """The paths of a difference with what the right side has there."""
+    rows = part.as_changes()
+    return (
+        (path, None if gone else entry)
+        for (path, entry), gone in zip(entries_of(rows.rows), rows.deleted.tolist(), strict=True)
+    )
+
+
+def _checked_prefix(prefix: str) -> str:
+    check_prefix(prefix)
+    return prefix
+
+
+def resume(branch: Branch, body: bytes, name: str) -> Transaction:
+    """Go on with an open transaction from what `Transaction.save` wrote, or from its manifest.
+
+    Raises:
+        Fenced: it is open no more.
+        UsageError: it belongs to another branch.
+    """
+    facts, changes = decode_manifest(body, name)
+    if facts.branch_id != branch.branch_id:
+        raise UsageError(f"{name} is of branch {facts.branch!r}, not of this {branch.name!r}.", next="Use that branch.")
+    transaction = Transaction(
+        branch,
+        facts.writer,
+        facts.message,
+        token=facts.token,
+        node=facts.node,
+        expect_unchanged=(),
+        on_staged="keep" if facts.on_staged == "keep" else "fail",
+        position=facts.position,
+        max_uncommitted_bytes=None,
+        metadata=facts.metadata,
+        committer=facts.committer,
+    )
+    transaction._restore(facts, changes)
+    return transaction
