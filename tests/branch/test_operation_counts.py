@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline.errors import NothingToCommit
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
@@ -82,8 +83,8 @@ def test_a_listing_page_is_a_scan_and_a_read_of_the_branch(counted: Counted) -> 
 
 def test_a_lone_commit(counted: Counted) -> None:
     link(counted.main, "a", 1)
-    # seal (read, swap), scan, read again, commit record with queue item, swap
-    assert counted.cost(lambda: counted.main.commit("c")) == {"get": 2, "set_if": 2, "scan_page": 1, "set_many": 1}
+    # read, look whether anything is staged, seal, scan, read again, commit record with queue item, swap
+    assert counted.cost(lambda: counted.main.commit("c")) == {"get": 2, "set_if": 2, "scan_page": 2, "set_many": 1}
 
 
 def test_a_commit_of_a_compacted_base_costs_the_same(counted: Counted) -> None:
@@ -130,3 +131,13 @@ def test_a_merge(counted: Counted) -> None:
 
 def test_a_ref_expression(counted: Counted) -> None:
     assert counted.cost(lambda: counted.repo.ref("main~1")) == {"get": 1}
+
+
+def test_a_commit_that_finds_nothing_swaps_nothing(counted: Counted) -> None:
+    """Else idle committers would hold up whoever computes a change from the layers."""
+
+    def commit() -> None:
+        with pytest.raises(NothingToCommit):
+            counted.main.commit("c")
+
+    assert counted.cost(commit) == {"get": 1, "scan_page": 1}

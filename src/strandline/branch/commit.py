@@ -77,12 +77,32 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
         ) from error
 
 
+def _nothing_is_staged(cell: BranchCell, branch: Branch) -> bool:
+    """Whether no layer above head holds anything, in scans that begin after the record was read.
+
+    Then head was the listing of the branch: what was acknowledged before is in it, or in a layer that somebody
+    committed while it was looked at. Nothing is swapped for that, so that those who find nothing to commit, again and
+    again, hold nobody up whose change is computed from the layers.
+    """
+    stores = cell.stores
+    return branch.compacted is None and not any(
+        stores.kv.scan_page(stores.staging(token), limit=1).keys for token in branch.tokens
+    )
+
+
 def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, made: _Mine) -> Commit:
     def seal_if_allowed(branch: Branch) -> Branch:
         refuse_blocked(branch, "commit", cell.name)
         return seal(branch, StagingToken(new_id()))
 
-    seen = update(cell, branch_id, seal_if_allowed)
+    seen = cell.read(branch_id)
+    sealed = seal_if_allowed(seen.branch)
+    if not draft.allow_empty and _nothing_is_staged(cell, seen.branch):
+        raise _nothing(cell.name, "Nothing staged differs from the last commit.")
+    try:
+        seen = cell.swap(seen, sealed)
+    except Moved:
+        seen = update(cell, branch_id, seal_if_allowed)
     mine = seen.branch.sealed_tokens
     made.since = seen.branch.move_count
     metrics.sealed_tokens().observe(len(mine))
