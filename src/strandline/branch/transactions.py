@@ -306,8 +306,8 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
             done = update(cell, branch_id, note).branch.head
         elif done is None:
             done = set_head(cell, commits, branch_id, judge, "publish", what.compute, what.in_the_way, mark).id
-    except Fenced:
-        # somebody else's begin may have come after my own swap, whose reply was lost
+    except (Fenced, TransactionClosed):
+        # my own swap may have come before, with a lost reply, and even somebody else's begin after it
         done = granted(cell, branch_id, who.name, what.id, what.digest)
         if done is None:
             raise
@@ -375,10 +375,7 @@ def abort(cell: BranchCell, branch_id: BranchId, who: Who, id: int) -> None:
         with suppress(Fenced):
             done = granted(cell, branch_id, who.name, id)
             if done is not None:
-                raise TransactionClosed(
-                    f"Transaction {id} of {who.name!r} was published already, as commit {done[:12]}.",
-                    next="Revert that commit if it should not be there.",
-                )
+                raise writers.was_published(who.name, id, done)
         return
     try:
         update(cell, branch_id, transition)

@@ -36,7 +36,7 @@ def refuse_other_node(branch: Branch, name: str, node: str) -> None:
     if writer is not None and writer.node and writer.node != node:
         raise NotAssigned(
             f"Writer {name!r} is assigned to node {writer.node!r}, and this is node {node!r}.",
-            next=f"Run it there, or assign it to this node: branch.assign_writer({name!r}, {node!r}).",
+            next=f"Run it there, or assign it to this node: branch.writers.assign({name!r}, {node!r}).",
         )
 
 
@@ -66,7 +66,7 @@ def to_forget(branch: Branch, name: str) -> str | None:
     if not free:
         raise NotAssigned(
             f"The branch has {MAX_WRITERS} writers that are all assigned to nodes: there is no room for another name.",
-            next='Take one of them off: branch.assign_writer(name, "").',
+            next='Take one of them off: branch.writers.assign(name, "").',
         )
     return min(free)[2]
 
@@ -93,9 +93,19 @@ def is_last_started(branch: Branch, name: str, id: int) -> bool:
 
 def refuse_fenced(branch: Branch, name: str, id: int, node: str) -> None:
     """Raise unless a transaction may be published on this very record."""
+    held = branch.writers.get(name)
+    if held is not None and held.committed == id:
+        raise was_published(name, id, held.commit)
     if not is_last_started(branch, name, id):
         raise fenced(branch, name, id)
     refuse_other_node(branch, name, node)
+
+
+def was_published(name: str, id: int, commit: str) -> TransactionClosed:
+    return TransactionClosed(
+        f"Transaction {id} of {name!r} was published already, as commit {commit[:12]}.",
+        next="Revert that commit if it should not be there.",
+    )
 
 
 def fenced(branch: Branch, name: str, id: int) -> Fenced:
@@ -132,10 +142,7 @@ def doomed(branch: Branch, name: str, id: int) -> Branch:
     """
     held = branch.writers.get(name)
     if held is not None and held.committed == id:
-        raise TransactionClosed(
-            f"Transaction {id} of {name!r} was published already, as commit {held.commit[:12]}.",
-            next="Revert that commit if it should not be there.",
-        )
+        raise was_published(name, id, held.commit)
     if held is None or held.started != id:
         return branch
     return replace(branch, writers=with_writer(branch, name, replace(held, started=held.committed)))

@@ -35,7 +35,7 @@ from strandline.repository.physical import new_key, write_folder
 from strandline.repository.ref import Ref, key_range
 from strandline.repository.reflog import Reflog
 from strandline.repository.results import ObjectInfo, as_info
-from strandline.repository.transaction import OnStaged, Transaction
+from strandline.repository.transaction import OnStaged, Transaction, resume
 from strandline.repository.upload import Content, ObjectWriter, check_metadata, upload
 from strandline.repository.writable import IfChanged, Writable
 from strandline.repository.writers import Transactions, Writers
@@ -555,6 +555,18 @@ class Branch(Writable):
             metadata=metadata,
             committer=committer,
         )
+
+    def resume(self, path: str | Path) -> Transaction:
+        """Go on with an open transaction of a driver that was restarted, from what its `save` wrote.
+
+        Raises:
+            UsageError: it is of another branch, or the file cannot be read.
+        """
+        try:
+            body = Path(path).read_bytes()
+        except OSError as error:
+            raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}.", next="Begin anew.") from error
+        return resume(self, body, str(path))
 
     @property
     def transactions(self) -> Transactions:

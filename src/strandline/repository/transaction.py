@@ -179,6 +179,11 @@ class Transaction(Writable):
         )
 
     @property
+    def id(self) -> CommitId:
+        """The head of the branch when the transaction was begun: what it reads beneath its own writes."""
+        return self._target.commit
+
+    @property
     def name(self) -> str:
         return self._target.name
 
@@ -559,7 +564,7 @@ class Transaction(Writable):
             branch = self._cell.read(self.branch_id, shared=True).branch
             writers.refuse_publisher(branch, self.writer, self.name)
             writers.refuse_fenced(branch, self.writer, self.transaction_id, self._who.node)
-        except Fenced:
+        except (Fenced, TransactionClosed):
             self._fence()
             raise
 

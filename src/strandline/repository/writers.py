@@ -72,6 +72,10 @@ class Writers(Results[WriterInfo]):
     def __init__(self, branch: Branch) -> None:
         self._branch = branch
 
+    @property
+    def place(self) -> str:
+        return self._branch.place
+
     def __iter__(self) -> Iterator[WriterInfo]:
         held = _record(self._branch).writers
         return (_writer_info(name, held[name]) for name in sorted(held))
@@ -121,6 +125,10 @@ class Transactions(Results[TransactionInfo]):
 
     def __init__(self, branch: Branch) -> None:
         self._branch = branch
+
+    @property
+    def place(self) -> str:
+        return self._branch.place
 
     def __iter__(self) -> Iterator[TransactionInfo]:
         found = [record for _, record in transactions.records_of(self._branch._core.stores, self._branch.branch_id)]

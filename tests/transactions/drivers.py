@@ -1,0 +1,60 @@
+"""Drivers of jobs: each a process of its own, as far as it can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from strandline.kv.store import Store
+from strandline.lake import Lake
+from strandline.repository.branch import Branch
+from strandline.repository.repository import Repository
+from strandline.settings import Settings
+from strandline.testing.clock import ManualClock
+from strandline.testing.faults import FaultyStore, Outcome
+
+
+class Driver:
+    """A client with caches of its own over shared stores.
+
+    Attributes:
+        calls: what it asked of the key-value store, in order.
+    """
+
+    def __init__(self, kv: Store, folder: Path, clock: ManualClock, create: bool = False) -> None:
+        self.calls: list[tuple[str, bytes, bytes]] = []
+        self.store = FaultyStore(kv, self._plan)
+        self.next: Callable[[str, bytes, bytes], Outcome] = lambda call, partition, key: Outcome.DONE
+        settings = Settings(kv="memory://", blob=f"file://{folder}", synced=False, committer="t")
+        self.lake = Lake(settings, self.store, clock)
+        self.repo: Repository = self.lake.repository("nyc", create=create)
+        self.main: Branch = self.repo.branch("main")
+
+    def _plan(self, call: str, partition: bytes, key: bytes) -> Outcome:
+        self.calls.append((call, partition, key))
+        return self.next(call, partition, key)
+
+    def cut_off(self) -> None:
+        """The key-value store does not answer this driver any more."""
+
+        def plan(call: str, partition: bytes, key: bytes) -> Outcome:
+            return Outcome.NOT_DONE
+
+        self.next = plan
+
+    def connect(self) -> None:
+        self.next = lambda call, partition, key: Outcome.DONE
+
+    def lose(self, call: str, part: bytes, number: int = 1, outcome: Outcome = Outcome.DONE_BUT_LOST) -> None:
+        """What becomes of the n-th call of a kind on a partition; all others go well."""
+        left = number
+
+        def plan(name: str, partition: bytes, key: bytes) -> Outcome:
+            nonlocal left
+            if name == call and part in partition:
+                left -= 1
+                if left == 0:
+                    return outcome
+            return Outcome.DONE
+
+        self.next = plan
