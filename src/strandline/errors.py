@@ -232,6 +232,10 @@ class ObjectMissing(StorageError):
     """The metadata is fine but the bytes of the object are not in the object store."""
 
 
+class CommitExpired(StorageError):
+    """No retention rule keeps the commit: its files are collected, or about to be."""
+
+
 # --- the format is not mine -----------------------------------------------------------------------------------------
 
 
@@ -288,6 +292,7 @@ TABLE: dict[type[StrandlineError], ErrorKind] = {
     StoreUnavailable: ErrorKind("store-unavailable", 9, 503, "ServiceUnavailable"),
     OutcomeUnknown: ErrorKind("outcome-unknown", 9, 503, "ServiceUnavailable"),
     ObjectMissing: ErrorKind("object-missing", 10, 410, "NoSuchKey"),
+    CommitExpired: ErrorKind("commit-expired", 10, 410, "NoSuchKey"),
     FormatError: ErrorKind("format", 11, 500, "InternalError"),
     NewerFormat: ErrorKind("newer-format", 11, 500, "InternalError"),
     Corrupted: ErrorKind("corrupted", 11, 500, "InternalError"),

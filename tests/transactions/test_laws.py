@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.branch import transactions
+from strandline.branch import heads, transactions
 from strandline.branch.commits import Commit
 from strandline.branch.heads import NewHead
+from strandline.branch.transactions import State
 from strandline.errors import (
     Fenced,
     NotAssigned,
@@ -157,7 +158,7 @@ def test_n06_the_last_one_begun_commits_and_a_grant_stays_granted(
 
 def test_n06_what_was_granted_stays_granted(first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply of a commit is lost; by the time of its repetition a successor has published, or the name is gone."""
-    publish = transactions.set_head
+    publish = heads.set_head
 
     def published_without_an_answer(tx: Transaction, error: Exception, then: Callable[[], object]) -> None:
         def lost(*arguments: object, **options: object) -> None:
@@ -274,7 +275,7 @@ def test_n10_states_only_move_forward(first: Driver) -> None:
         ("committed", "collected"),
         ("rejected-acknowledged", "collected"),
     }
-    every = ("open", "committed", "rejected-pending", "rejected-acknowledged", "collected")
+    every: tuple[State, ...] = ("open", "committed", "rejected-pending", "rejected-acknowledged", "collected")
     assert {(a, b) for a in every for b in every if transactions.can_become(a, b)} == allowed
     with first.main.transaction("nightly") as tx:
         tx.put("a", b"1")

@@ -110,7 +110,7 @@ class Publication:
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def _transaction_key(branch_id: BranchId, id: int) -> bytes:
+def key_of(branch_id: BranchId, id: int) -> bytes:
     return b"txn/" + branch_id.encode() + b"/%016d" % id
 
 
@@ -126,7 +126,7 @@ def _writer_key(branch_id: BranchId, name: str) -> bytes:
 
 
 def find_record(stores: Stores, branch_id: BranchId, id: int) -> tuple[bytes | None, TransactionRecord | None]:
-    raw = stores.kv.get(stores.records, _transaction_key(branch_id, id))
+    raw = stores.kv.get(stores.records, key_of(branch_id, id))
     return raw, None if raw is None else decode(TransactionRecord, raw, f"transaction {id}")
 
 
@@ -146,7 +146,7 @@ def advance(stores: Stores, known: TransactionRecord, state: State, **changes: o
     Raises:
         TransactionClosed: the record has gone another way.
     """
-    key = _transaction_key(known.branch_id, known.id)
+    key = key_of(known.branch_id, known.id)
     for _ in range(MAX_ATTEMPTS):
         raw, held = find_record(stores, known.branch_id, known.id)
         record = known if held is None else held
@@ -202,6 +202,14 @@ def _remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
     """What was written down of a writer when it left the branch record."""
     raw = stores.kv.get(stores.records, _writer_key(branch_id, name))
     return Writer() if raw is None else decode(Writer, raw, f"writer {name!r}")
+
+
+def forget(stores: Stores, record: TransactionRecord) -> None:
+    """Remove a transaction's record and token."""
+    keys = [key_of(record.branch_id, record.id)]
+    if record.token:
+        keys.append(_token_key(record.branch_id, record.writer, record.token))
+    stores.kv.delete_many(stores.records, keys)
 
 
 def forget_transactions(stores: Stores, branch_id: BranchId) -> None:
@@ -264,7 +272,7 @@ def begin(cell: BranchCell, branch_id: BranchId, who: Who, token: str, message: 
         )
         # only for those who look: fences do not depend on it
         with suppress(PredicateFailed):  # somebody who doomed it has made one already
-            stores.kv.set_if(stores.records, _transaction_key(branch_id, record.id), encode(record), ABSENT)
+            stores.kv.set_if(stores.records, key_of(branch_id, record.id), encode(record), ABSENT)
         return record
 
 

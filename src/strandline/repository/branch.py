@@ -32,6 +32,7 @@ from strandline.repository.differences import Diff
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.parallel import in_parallel
 from strandline.repository.physical import new_key, write_folder
+from strandline.repository.promises import announce_links, pinned
 from strandline.repository.ref import Ref, key_range
 from strandline.repository.reflog import Reflog
 from strandline.repository.results import ObjectInfo, as_info
@@ -281,6 +282,14 @@ class Branch(Writable):
                 found = self._sealed(record, source, exactly=not is_prefix)
             else:
                 found = _entries_of(ref, source, exactly=not is_prefix)
+            # bytes that are there already: say so, then look whether the source still has them
+            announce_links(self._core.stores, [entry.physical_address for _, entry in found])
+            if ref is not self and _entries_of(ref, source, exactly=not is_prefix) != found:
+                raise Conflict(
+                    f"{source!r} in {ref!r} was changed while it was being copied.",
+                    paths=[source],
+                    next="Repeat the call.",
+                )
             if not found:
                 raise ObjectNotFound(
                     f"There is {'nothing below' if is_prefix else 'no object'} {source!r} in {ref!r}.",
@@ -291,7 +300,8 @@ class Branch(Writable):
                 pairs[check_path(target + path[len(source) :])] = encode_staged(entry)
             return Computed(list(pairs.items()))
 
-        staged = attach_changes(self._cell, self.branch_id, compute)
+        with pinned(self._core.stores, [ref.id] if ref is not self else [], f"copy to {self.name}"):
+            staged = attach_changes(self._cell, self.branch_id, compute)
         return staged // 2 if is_rename else staged
 
     def _sealed(self, record: BranchRecord, prefix: str, *, exactly: bool = False) -> list[tuple[str, Entry]]:
@@ -484,7 +494,9 @@ class Branch(Writable):
     @logged("hard reset")
     def hard_reset(self, ref: Ref | str, *, force: bool = False) -> None:
         """Move the head to any commit. Staged changes forbid it, unless `force` throws them away."""
-        reset_head(self._cell, self.branch_id, self._other(ref).id, force=force, commits=self._core.commits)
+        target = self._other(ref).id
+        with pinned(self._core.stores, [target], f"hard reset of {self.name}"):
+            reset_head(self._cell, self.branch_id, target, force=force, commits=self._core.commits)
 
     @logged("import")
     def import_objects(

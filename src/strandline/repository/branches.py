@@ -20,7 +20,8 @@ from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, new
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.repository.core import RepositoryCore
 from strandline.repository.expressions import Target, read_ref
-from strandline.repository.record import PARTITION, RepositoryRecord, blocked_actions
+from strandline.repository.promises import pinned
+from strandline.repository.record import PARTITION, RepositoryRecord, blocked_actions, publishers
 
 if TYPE_CHECKING:
     from strandline.repository.branch import Branch
@@ -72,18 +73,25 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
         staging_token=StagingToken(new_id()),
         created_at=now_us,
         blocked=blocked_actions(settings, name),
+        publishers=publishers(settings, name),
         write_ids=(new_id(),),
     )
     record = with_head(record, source.id, Why("create", core.stores.committer, now_us))
-    if not create_name(core, name, record):
+    with pinned(core.stores, [record.head], f"create branch {name}"):
+        is_made = create_name(core, name, record)
+    if not is_made:
         _, held = read_ref(core.stores, name)
         if exist_ok and isinstance(held, BranchRecord):
             return Branch(core, name, Target("branch", held.head, name, held.branch_id))
         raise _taken(name, held)
     now, latest = repository_record(core)
     if now != raw:  # rules that changed meanwhile may not have seen this branch
-        update(core.cell(name), record.branch_id, lambda seen: replace(seen, blocked=blocked_actions(latest, name)))
+        update(core.cell(name), record.branch_id, lambda seen: with_rules(latest, name, seen))
     return Branch(core, name, Target("branch", record.head, name, record.branch_id))
+
+
+def with_rules(settings: RepositoryRecord, name: str, branch: BranchRecord) -> BranchRecord:
+    return replace(branch, blocked=blocked_actions(settings, name), publishers=publishers(settings, name))
 
 
 def _probe(settings: RepositoryRecord, name: str) -> BranchRecord:
@@ -152,7 +160,10 @@ def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:
     _, settings = repository_record(core)
     if settings.read_only:
         refuse_blocked(_probe(settings, name), "stage", name)
-    if not create_name(core, name, Tag(commit=source.id, created_at=core.stores.clock.now_us())):
+    tag = Tag(commit=source.id, created_at=core.stores.clock.now_us())
+    with pinned(core.stores, [tag.commit], f"create tag {name}"):
+        is_made = create_name(core, name, tag)
+    if not is_made:
         raise _taken(name, read_ref(core.stores, name)[1])
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from blake3 import blake3
 
-from strandline.blob import BlobNotFound, BlobStore
+from strandline.blob import BlobNotFound
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import Branch, RefRecord, Tag
@@ -25,11 +25,12 @@ from strandline.branch.view import consistently
 from strandline.envelope import decode
 from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing, StoreUnavailable
 from strandline.ids import CommitId
-from strandline.repository.catalog import MARKER
 from strandline.repository.core import RepositoryCore
+from strandline.repository.files import Files
 from strandline.repository.parallel import in_parallel
+from strandline.repository.promises import expired
 from strandline.tree.range_file import RangeInfo
-from strandline.tree.rows import column, search
+from strandline.tree.rows import column
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
 
 CACHE_MAX_BYTES = 1 << 20
@@ -50,6 +51,7 @@ class Audit:
         branches, tags, commits, trees, ranges, objects, staged: how many were looked at; objects and staged entries
             count once for each place that refers to them.
         imported: objects whose bytes somebody else keeps; they are not looked at.
+        expired: commits that no retention rule keeps; their files may be gone.
         unreachable: commits that no branch, tag or reflog leads to; they can still be read by their ids.
         problems: what is missing or damaged, in words, at most `SHOWN`.
         problem_count: how many there are.
@@ -68,6 +70,7 @@ class Audit:
     objects: int = 0
     staged: int = 0
     imported: int = 0
+    expired: int = 0
     unreachable: int = 0
     problems: list[str] = field(default_factory=list)
     problem_count: int = 0
@@ -109,9 +112,9 @@ class _Fsck:
         self._read: set[str] = set()
         self._seen: set[CommitId] = set()
         self._audit = Audit()
+        self._expired = set(expired(core.stores))
         self._trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
         self._commits = CommitLog(core.stores)
-        self._files = _Files()
         self._staged: list[pa.Table] = []
 
     def run(self) -> Audit:
@@ -119,7 +122,7 @@ class _Fsck:
         for ref in self._walk(heads):
             tree_refs.setdefault(ref, "a commit")
         ranges, metarange_keys = self._ranges(tree_refs)
-        self._files.list(self._core.stores.trees.blobs)
+        self._files = Files(self._core.stores.trees.blobs)
         self._files.mark(pa.array([*metarange_keys, *ranges], pa.string()))
         for rows in self._staged:
             self._objects(rows)
@@ -193,12 +196,15 @@ class _Fsck:
                 continue
             self._audit.commits += 1
             waiting.extend(commit.parents)
-            yield commit.tree_ref
+            if id in self._expired:
+                self._audit.expired += 1
+            else:
+                yield commit.tree_ref
 
     def _unreachable(self, known: set[str]) -> None:
         """Note what commits refer to that nothing leads to: of a deleted branch, or made in vain. It is not checked."""
         for commit in self._commits.all():
-            if commit.id in self._seen:
+            if commit.id in self._seen or commit.id in self._expired:
                 continue
             self._audit.unreachable += 1
             ref = commit.tree_ref
@@ -287,29 +293,3 @@ class _Fsck:
         self._audit.orphans = int(orphan.sum())
         self._audit.orphan_bytes = int(files.sizes[orphan].sum())
         self._audit.young_orphans = int((now_us - files.times[orphan] < YOUNG_S * 1_000_000).sum())
-
-
-class _Files:
-    """The files of a storage namespace, sorted by key, and which of them somebody refers to."""
-
-    def list(self, blobs: BlobStore) -> None:
-        keys: list[pa.Array] = []
-        numbers: list[np.ndarray] = []
-        for page in blobs.list_pages():
-            keys.append(pa.array([info.key for info in page], pa.string()))
-            numbers.append(np.array([(info.size, info.modified_at_us) for info in page], np.int64).reshape(-1, 2))
-        found = pa.chunked_array(keys, pa.string()).cast(pa.large_string()).combine_chunks()
-        order = pc.sort_indices(found)
-        self.keys = found.take(order)
-        sizes_and_times = (np.concatenate(numbers) if numbers else np.zeros((0, 2), np.int64))[order.to_numpy()]
-        self.sizes, self.times = sizes_and_times[:, 0], sizes_and_times[:, 1]
-        self.is_referred = np.zeros(len(self.keys), np.bool_)
-        self.mark(pa.array([MARKER]))
-
-    def mark(self, addresses: pa.StringArray) -> tuple[np.ndarray, np.ndarray]:
-        """Note that somebody refers to these; which of them are there, and how large those files are."""
-        positions, found = search(self.keys, addresses.cast(pa.large_string()))
-        self.is_referred[positions[found]] = True
-        sizes = np.zeros(len(found), np.int64)
-        sizes[found] = self.sizes[positions[found]]
-        return found, sizes

@@ -11,8 +11,10 @@ from strandline.branch.heads import Compute, NewHead, set_head
 from strandline.branch.record import Action, refuse_blocked
 from strandline.branch.view import uncommitted
 from strandline.errors import MergeConflict, NothingToMerge, UsageError, some_paths
+from strandline.ids import CommitId
 from strandline.repository.core import RepositoryCore
 from strandline.repository.history import merge_base
+from strandline.repository.promises import pinned
 from strandline.tree.merge import Strategies, Strategy, merge
 from strandline.tree.store import EMPTY, Tree
 
@@ -50,20 +52,28 @@ def merge_into(
             next="Commit it, then merge the branch.",
         )
     source_commit = core.commits.get(source.id)
-    source_tree = core.commits.tree(source_commit.id)
 
     def compute(head: Commit) -> NewHead:
         base = merge_base(core.commits, head.id, source_commit.id)
         if base is not None and base.id == source_commit.id:
             raise _nothing_to_merge(core, branch, source)
         base_tree = EMPTY if base is None else core.commits.tree(base.id)
-        tree = _merge(core, base_tree, source_tree, core.commits.tree(head.id), strategies, "Merging", source)
+        tree = _merge(
+            core,
+            base_tree,
+            core.commits.tree(source_commit.id),
+            core.commits.tree(head.id),
+            strategies,
+            "Merging",
+            source,
+        )
         if squash:
             head_tree = core.commits.tree(head.id)
             return _changed_head(tree, head_tree, head, draft, "The branch has all that the source changed.")
         return _new_head(tree, (head, source_commit), draft)
 
-    return _finish(core, branch, "merge", "merge", compute)
+    with pinned(core.stores, [source_commit.id], f"merge into {branch.name}"):
+        return _finish(core, branch, "merge", "merge", compute)
 
 
 def _nothing_to_merge(core: RepositoryCore, branch: Branch, source: Ref) -> NothingToMerge:
@@ -78,29 +88,31 @@ def _nothing_to_merge(core: RepositoryCore, branch: Branch, source: Ref) -> Noth
 
 def revert(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft, parent: int | None) -> Commit:
     undone = core.commits.get(target.id)
-    before = _parent_tree(core, undone, parent, "revert")
+    before = _parent(undone, parent, "revert")
 
     def compute(head: Commit) -> NewHead:
-        head_tree = core.commits.tree(head.id)
-        tree = _merge(core, core.commits.tree(undone.id), before, head_tree, {}, "Reverting", target)
+        head_tree, tree_before = core.commits.tree(head.id), core.commits.tree(before)
+        tree = _merge(core, core.commits.tree(undone.id), tree_before, head_tree, {}, "Reverting", target)
         return _changed_head(tree, head_tree, head, draft, "The branch no longer has what this commit did.")
 
-    return _finish(core, branch, "commit", "revert", compute)
+    with pinned(core.stores, [undone.id, before], f"revert on {branch.name}"):
+        return _finish(core, branch, "commit", "revert", compute)
 
 
 def cherry_pick(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft, parent: int | None) -> Commit:
     picked = core.commits.get(target.id)
-    before = _parent_tree(core, picked, parent, "cherry-pick")
+    before = _parent(picked, parent, "cherry-pick")
 
     def compute(head: Commit) -> NewHead:
-        head_tree = core.commits.tree(head.id)
-        tree = _merge(core, before, core.commits.tree(picked.id), head_tree, {}, "Picking", target)
+        head_tree, tree_before = core.commits.tree(head.id), core.commits.tree(before)
+        tree = _merge(core, tree_before, core.commits.tree(picked.id), head_tree, {}, "Picking", target)
         return _changed_head(tree, head_tree, head, draft, "The branch has all that this commit did.")
 
-    return _finish(core, branch, "commit", "cherry-pick", compute)
+    with pinned(core.stores, [picked.id, before], f"cherry-pick onto {branch.name}"):
+        return _finish(core, branch, "commit", "cherry-pick", compute)
 
 
-def _parent_tree(core: RepositoryCore, record: Commit, parent: int | None, verb: str) -> Tree:
+def _parent(record: Commit, parent: int | None, verb: str) -> CommitId:
     if not record.parents:
         raise UsageError(f"The first commit has no parent, so there is nothing to {verb}.")
     if parent is None and len(record.parents) > 1:
@@ -111,7 +123,7 @@ def _parent_tree(core: RepositoryCore, record: Commit, parent: int | None, verb:
     number = 1 if parent is None else parent
     if not 1 <= number <= len(record.parents):
         raise UsageError(f"Commit {record.id[:12]} has {len(record.parents)} parents, not {number}.")
-    return core.commits.tree(record.parents[number - 1])
+    return record.parents[number - 1]
 
 
 def _merge(

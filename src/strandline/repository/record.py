@@ -9,9 +9,11 @@ from typing import Literal, get_args
 import msgspec
 
 from strandline.branch.record import READ_ONLY, Action
+from strandline.branch.writers import check_writer_name
 from strandline.clock import Microseconds
 from strandline.errors import UsageError
 from strandline.ids import RepositoryId
+from strandline.repository.retention import Retention
 
 PARTITION = b"repositories"
 """Repository records by name."""
@@ -22,10 +24,15 @@ MAX_PROTECTIONS = 100
 
 
 class Protection(msgspec.Struct, frozen=True, kw_only=True):
-    """Actions that are blocked on all branches whose name matches a glob pattern."""
+    """Actions that are blocked on all branches whose name matches a glob pattern.
+
+    Attributes:
+        writers: the writers whose transactions may be published all the same.
+    """
 
     pattern: str
     blocked: tuple[str, ...]
+    writers: tuple[str, ...] = ()
 
 
 class RepositoryRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +50,7 @@ class RepositoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     created_at: Microseconds
     read_only: bool = False
     protections: tuple[Protection, ...] = ()
+    retention: Retention = Retention()
     state: Literal["active", "deleting", "deleted"] = "active"
 
 
@@ -53,7 +61,13 @@ def blocked_actions(record: RepositoryRecord, branch: str) -> tuple[str, ...]:
     return (READ_ONLY, *blocked) if record.read_only else tuple(blocked)
 
 
-def check_protection(pattern: str, blocked: Iterable[str]) -> Protection:
+def publishers(record: RepositoryRecord, branch: str) -> tuple[str, ...]:
+    """What stands in `Branch.publishers`: the writers that every protection of the branch names."""
+    named = [set(rule.writers) for rule in record.protections if fnmatchcase(branch, rule.pattern)]
+    return tuple(sorted(set.intersection(*named))) if named else ()
+
+
+def check_protection(pattern: str, blocked: Iterable[str], writers: Iterable[str] = ()) -> Protection:
     actions = tuple(sorted(set(blocked)))
     unknown = [action for action in actions if action not in ACTIONS]
     if unknown or not actions or not pattern:
@@ -61,4 +75,4 @@ def check_protection(pattern: str, blocked: Iterable[str]) -> Protection:
             f"A protection needs a pattern and some of the actions {', '.join(ACTIONS)}; got {pattern!r}, {actions}.",
             next='For example: repository.protect("release-*", block=["stage", "commit"]).',
         )
-    return Protection(pattern=pattern, blocked=actions)
+    return Protection(pattern=pattern, blocked=actions, writers=tuple(sorted(map(check_writer_name, writers))))

@@ -6,6 +6,7 @@ import io
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -26,6 +27,7 @@ from strandline.repository.expressions import Target, parse_time, resolve
 from strandline.repository.history import Log, LogFilter
 from strandline.repository.listing import Listing
 from strandline.repository.parallel import in_parallel
+from strandline.repository.promises import EXPIRED, PIN_DAYS, drop_pin, put_pin
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.tree.diff import Difference, diff
 from strandline.tree.rows import Entry
@@ -160,6 +162,12 @@ class Ref:
         return blobs.spark_url(key)
 
     def _missing(self, info: ObjectInfo) -> ObjectMissing:
+        stores = self._core.stores
+        if self._target.kind == "commit" and stores.kv.get(stores.records, EXPIRED + self.id.encode()) is not None:
+            return ObjectMissing(
+                f"Commit {self.id[:12]} has expired, and the bytes of {info.path!r} were collected.",
+                next="Read a commit that is kept; pin one that has to be read for long: with ref.pin(): …",
+            )
         return ObjectMissing(
             f"The bytes of {info.path!r} in {self._core.name}/{self.expression} are gone: there is nothing at "
             f"{info.physical_address!r}.",
@@ -205,6 +213,26 @@ class Ref:
                 raise UsageError(f"{other!r} is a ref of another repository.", next="Use refs of one repository.")
             return other
         return open_ref(self._core, other)
+
+    @contextmanager
+    def pin(self, *, days: float = PIN_DAYS, why: str = "a reader") -> Iterator[Ref]:
+        """Keep this commit, and all its files, for the length of a `with` block, whatever a retention rule says.
+
+        Args:
+            days: how long it is kept if the process dies in the block.
+
+        Yields:
+            The commit: of a branch, its head now.
+
+        Raises:
+            CommitExpired: it is too late.
+        """
+        commit = self.id
+        key = put_pin(self._core.stores, commit, why, days)
+        try:
+            yield self._other(commit)
+        finally:
+            drop_pin(self._core.stores, key)
 
     # --- taking bytes out ---------------------------------------------------------------------------------------------
 

@@ -31,7 +31,9 @@ from strandline.repository.branches import (
     delete_tag,
     list_names,
     repository_record,
+    with_rules,
 )
+from strandline.repository.collection import GarbageCollection
 from strandline.repository.core import RepositoryCore
 from strandline.repository.fsck import Audit, fsck
 from strandline.repository.history import merge_base
@@ -41,7 +43,6 @@ from strandline.repository.record import (
     PARTITION,
     Protection,
     RepositoryRecord,
-    blocked_actions,
     check_protection,
 )
 from strandline.repository.ref import Ref, open_ref
@@ -196,13 +197,14 @@ class Repository:
 
     # --- settings -----------------------------------------------------------------------------------------------------
 
-    def protect(self, pattern: str, block: Iterable[str] = DEFAULT_PROTECTION) -> None:
+    def protect(self, pattern: str, block: Iterable[str] = DEFAULT_PROTECTION, *, writers: Iterable[str] = ()) -> None:
         """Block actions on all branches, present and future, whose name matches a glob pattern.
 
         Args:
             block: some of "stage", "commit", "merge", "reset", "delete"; by default all but merges.
+            writers: who may publish transactions to them all the same; nobody else may.
         """
-        rule = check_protection(pattern, block)
+        rule = check_protection(pattern, block, writers)
 
         def change(record: RepositoryRecord) -> RepositoryRecord:
             others = tuple(kept for kept in record.protections if kept.pattern != pattern)
@@ -260,7 +262,7 @@ class Repository:
         for name, branch in list_names(self._core, "branch"):
             assert isinstance(branch, BranchRecord)
             latest = repository_record(self._core)[1]
-            if branch.blocked != blocked_actions(latest, name):
+            if with_rules(latest, name, branch) != branch:
                 update(self._core.cell(name), branch.branch_id, partial(_with_rules, latest, name))
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
@@ -274,6 +276,11 @@ class Repository:
     ) -> int:
         """Delete the staged entries of tokens that left their branch long enough ago; returns their number."""
         return sweep(self._core.stores, after_s=after_s, again_after_s=again_after_s, private_after_s=private_after_s)
+
+    @property
+    def gc(self) -> GarbageCollection:
+        """Retention rules, and the collection of what nothing refers to."""
+        return GarbageCollection(self)
 
     @logged("fsck")
     def fsck(self, progress: Callable[[], object] = lambda: None, *, content: bool = False) -> Audit:
@@ -293,4 +300,4 @@ class Repository:
 
 def _with_rules(settings: RepositoryRecord, name: str, branch: BranchRecord) -> BranchRecord:
     """A branch record under new rules; sealed, so that a writer with an older record in its cache meets them."""
-    return seal(replace(branch, blocked=blocked_actions(settings, name)), StagingToken(new_id()))
+    return seal(with_rules(settings, name, branch), StagingToken(new_id()))

@@ -1,0 +1,459 @@
+"""Collecting garbage while everyone works: what nothing refers to, and nobody is about to refer to, is deleted.
+
+Order of a run, each step of which has its reason in design section 5: transactions, files, staged changes, history,
+what is condemned, link records, deletion. Whatever is read too early is young, linked or pinned; whatever is decided
+too early is decided again by the next run. A run that dies leaves its list of condemned files, and the next one goes on
+with it. Memory: the keys, sizes and times of all files, as columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from strandline.blob import BlobNotFound
+from strandline.branch import transactions
+from strandline.branch.cell import BranchCell, update
+from strandline.branch.record import Branch, RefRecord, Tag, seal
+from strandline.branch.reflog import read_moves
+from strandline.branch.staging import scan_staged
+from strandline.branch.transactions import TransactionRecord
+from strandline.clock import Microseconds
+from strandline.envelope import decode, encode
+from strandline.errors import BranchGone, Contention, Corrupted, ObjectMissing, RefNotFound
+from strandline.ids import BranchId, CommitId, StagingToken, new_id, prefix_end
+from strandline.repository import promises
+from strandline.repository.core import RepositoryCore
+from strandline.repository.files import Files
+from strandline.repository.manifest import decode_deadlist
+from strandline.repository.physical import PHYSICAL_ROOT, TRANSACTIONS_FOLDER, transaction_folder, transaction_prefix
+from strandline.repository.promises import Condemned, Expired
+from strandline.repository.retention import DAY_US, GRACE_DAYS, Retention, retained
+from strandline.tree.range_file import RangeInfo
+from strandline.tree.rows import column, search
+from strandline.tree.store import EMPTY, METARANGES_FOLDER, RANGES_FOLDER, TreeRef, TreeStore
+
+OWN_FOLDERS = (f"{PHYSICAL_ROOT}/", f"{RANGES_FOLDER}/", f"{METARANGES_FOLDER}/", f"{TRANSACTIONS_FOLDER}/")
+"""Where files of ours are. What lies elsewhere is somebody else's, and is left alone."""
+CACHE_MAX_BYTES = 16 << 20
+DELETE_KEYS = 1_000
+SEAL_ATTEMPTS = 100
+RECORDS_KEPT_DAYS = 30.0
+"""How long the record of a transaction outlives its files: a repeated commit, or a token, is recognised by it."""
+
+Progress = Callable[[str, int, int], object]
+"""Told what is being done, how much of it is done, and of how much (0: unknown)."""
+
+
+def no_progress(doing: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run would delete, or has deleted.
+
+    Attributes:
+        files, bytes: of everything that goes.
+        orphans: files that nothing refers to and that are older than the grace.
+        dead: files on the deadlists of committed transactions.
+        rejected: files of acknowledged rejected transactions.
+        young: files that nothing refers to and that are too young to go.
+        unknown: files that are not strandline's.
+        expiring: commits that no rule keeps any more; their files go in a later run.
+        expired: commits that an earlier run has found so: their files go now.
+        kept: commits that are kept.
+        examples: some of the files that go.
+    """
+
+    files: int = 0
+    bytes: int = 0
+    orphans: int = 0
+    dead: int = 0
+    rejected: int = 0
+    young: int = 0
+    young_bytes: int = 0
+    unknown: int = 0
+    expiring: int = 0
+    expired: int = 0
+    kept: int = 0
+    total_files: int = 0
+    examples: tuple[str, ...] = ()
+    resumed: int = 0
+
+
+class Marker(Protocol):
+    """Marks the files that the rows of ranges refer to: in this process, or on Spark."""
+
+    def __call__(self, core: RepositoryCore, files: Files, ranges: list[RangeInfo], progress: Progress) -> None: ...
+
+
+def mark_here(core: RepositoryCore, files: Files, ranges: list[RangeInfo], progress: Progress) -> None:
+    """Read the ranges one after the other."""
+    trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
+    for done, info in enumerate(ranges):
+        progress("reading metadata", done, len(ranges))
+        files.mark(column(trees.rows(info), "physical_address"))
+
+
+@dataclass
+class _Findings:
+    """A plan with what is needed to carry it out."""
+
+    plan: Plan
+    keys: pa.StringArray
+    sizes: npt.NDArray[np.int64]
+    expiring: list[CommitId]
+    recalled: list[CommitId]
+    finished: list[TransactionRecord] = field(default_factory=list)
+    swept: list[TransactionRecord] = field(default_factory=list)
+
+
+class Collector:
+    """One run.
+
+    Args:
+        grace_days: files younger than this stay although nothing refers to them.
+        before_us: instead of a grace: files that were modified later stay.
+    """
+
+    def __init__(
+        self,
+        core: RepositoryCore,
+        rules: Retention,
+        *,
+        grace_days: float = GRACE_DAYS,
+        before_us: Microseconds | None = None,
+        progress: Progress = no_progress,
+        marker: Marker = mark_here,
+    ) -> None:
+        self._core = core
+        self._stores = core.stores
+        self._rules = rules
+        self._grace_us = round(grace_days * DAY_US)
+        self._run = new_id()
+        self._now = self._store_time()
+        self._before = self._now - self._grace_us if before_us is None else before_us
+        self._progress = progress
+        self._marker = marker
+
+    def _store_time(self) -> Microseconds:
+        """The time by the clock of the object store, which also dates the files: that of this machine may be wrong."""
+        blobs = self._stores.trees.blobs
+        key = f"{promises.GC_FOLDER}/{self._run}/started"
+        blobs.put(key, b"")
+        try:
+            return blobs.head(key).modified_at_us
+        finally:
+            blobs.delete_many([key])
+
+    def plan(self) -> Plan:
+        """What a run would do now. Changes nothing but what is sealed."""
+        return self._find().plan
+
+    def run(self) -> Plan:
+        """Collect. A repetition after an interruption goes on where it was interrupted."""
+        resumed = 0
+        for left in promises.condemned(self._stores):
+            promises.refuse_running(self._stores, left)
+            resumed += self._finish(left)
+        found = self._find()
+        self._expire(found)
+        if len(found.keys):
+            record = Condemned(self._run, len(found.keys), int(found.sizes.sum()), self._stores.clock.now_us())
+            promises.write_condemned(self._stores, record, found.keys)
+            self._finish(record)
+        for transaction in found.swept:
+            self._swept(transaction)
+        for transaction in found.finished:
+            transactions.advance(self._stores, transaction, "collected")
+        self._forget_records()
+        promises.drop_links(self._stores, self._before - self._grace_us)
+        return msgspec.structs.replace(found.plan, resumed=resumed)
+
+    # --- what goes ----------------------------------------------------------------------------------------------------
+
+    def _find(self) -> _Findings:
+        owners = _Transactions(self._core)
+        self._progress("listing files", 0, 0)
+        files = Files(self._stores.trees.blobs)
+        trees, branches, tags = self._staged(files)
+        expiring, recalled, expired_before, kept, commit_trees = self._history(branches, tags)
+        for ref in commit_trees:
+            trees.setdefault(ref)
+        ranges = self._ranges(trees, files)
+        self._marker(self._core, files, ranges, self._progress)
+        return self._judge(files, owners, expiring, recalled, expired_before, kept)
+
+    def _staged(self, files: Files) -> tuple[dict[TreeRef, None], dict[str, Branch], list[CommitId]]:
+        """Mark what is staged; the trees that branches fold it into, the branches, and the commits of tags."""
+        trees: dict[TreeRef, None] = {}
+        branches: dict[str, Branch] = {}
+        tags: list[CommitId] = []
+        for key, value in list(self._stores.kv.scan(self._stores.refs)):
+            record = decode(RefRecord, value, f"ref {key.decode()!r}")
+            if isinstance(record, Tag):
+                tags.append(record.commit)
+            elif isinstance(record, Branch):
+                try:
+                    branches[key.decode()] = now = self._mark_staged(key.decode(), record.branch_id, files)
+                except (BranchGone, RefNotFound):
+                    continue
+                if now.compacted is not None:
+                    trees[now.compacted] = None
+        return trees, branches, tags
+
+    def _mark_staged(self, name: str, branch_id: BranchId, files: Files) -> Branch:
+        """Seal, and read what was sealed. It counts if all of it is on record still when it has been read, so that
+        nobody was deleting from it. What has been committed since is in the head that is read at the end.
+        """
+        cell = BranchCell(self._stores, name)
+        for _ in range(SEAL_ATTEMPTS):
+            branch = cell.read(branch_id).branch
+            if self._stores.kv.scan_page(self._stores.staging(branch.staging_token), limit=1).keys:
+                branch = update(cell, branch_id, lambda now: seal(now, StagingToken(new_id()))).branch
+            for batch in scan_staged(self._stores, branch.sealed_tokens):
+                files.mark(column(batch.rows, "physical_address").drop_null())
+            now = cell.read(branch_id).branch
+            if set(branch.sealed_tokens) <= set(now.tokens):
+                return now
+        raise Contention(
+            f"What is staged on branch {name!r} was committed faster than it could be read, {SEAL_ATTEMPTS} times.",
+            safe="Nothing was deleted.",
+            next="Collect when there is less going on.",
+        )
+
+    def _history(
+        self, branches: dict[str, Branch], tags: list[CommitId]
+    ) -> tuple[list[CommitId], list[CommitId], list[CommitId], set[CommitId], set[TreeRef]]:
+        """Which commits expire now, which are wanted again, which expired before, which are kept, and whose trees."""
+        commits = self._core.commits
+        before = promises.expired(self._stores)
+        pinned = [pin.commit for pin in promises.pins(self._stores)]
+        known = {name: (branch, self._moved(name, branch)) for name, branch in branches.items()}
+        found = retained(commits, known, [*tags, *pinned], self._rules, self._now)
+        expiring, trees, gone = [], set(), []
+        for commit in commits.all():
+            if commit.id in found.keep:
+                trees.add(commit.tree_ref)
+            elif commit.id in before:
+                gone.append(commit.id)
+            else:
+                # nothing keeps it: its files stay for this run, so that whoever is about to use it can say so
+                trees.add(commit.tree_ref)
+                if commit.date_us < self._before or commit.id in found.reached:
+                    expiring.append(commit.id)
+        recalled = [id for id in before if id in found.keep]
+        return expiring, recalled, gone, found.keep, trees
+
+    def _moved(self, name: str, branch: Branch) -> list[CommitId]:
+        """The commits that the reflog names, within the days of the branch's rule."""
+        days = self._rules.days_of(name)
+        cutoff = 0 if days is None else self._now - round(days * DAY_US)
+        found: list[CommitId] = []
+        for move in read_moves(self._stores, branch):
+            if move.at_us < cutoff:
+                break
+            found += [move.after, *([CommitId(move.before)] if move.before else [])]
+        return found
+
+    def _ranges(self, refs: Iterable[TreeRef], files: Files) -> list[RangeInfo]:
+        trees = TreeStore(self._stores.trees.blobs, CACHE_MAX_BYTES)
+        found: dict[str, RangeInfo] = {}
+        names: list[str] = []
+        for ref in refs:
+            if ref != EMPTY.ref:
+                names.append(f"{METARANGES_FOLDER}/{ref}.parquet")
+                try:
+                    found.update((info.address, info) for info in trees.tree(ref).ranges)
+                except ObjectMissing as error:
+                    raise Corrupted(
+                        f"{error.what} Without it, it cannot be told what else is needed.",
+                        safe="Nothing was deleted.",
+                        next="Run `strandline fsck`; restore the file, or delete the branch or tag that needs it.",
+                    ) from error
+        files.mark(pa.array([*names, *found], pa.string()))
+        return list(found.values())
+
+    def _judge(
+        self,
+        files: Files,
+        owners: _Transactions,
+        expiring: list[CommitId],
+        recalled: list[CommitId],
+        expired: list[CommitId],
+        kept: set[CommitId],
+    ) -> _Findings:
+        free = ~files.is_referred
+        own = np.zeros(len(files), np.bool_)
+        for folder in OWN_FOLDERS:
+            own[files.below(folder, prefix_end(folder))] = True
+        old = files.times < self._before
+        goes = free & own & old
+        young = free & own & ~old
+        dead = rejected = 0
+        finished: list[TransactionRecord] = []
+        swept: list[TransactionRecord] = []
+        for owner in owners.all():
+            places = [files.below(prefix, prefix_end(prefix)) for prefix in owner.prefixes]
+            state = owner.state
+            if state in ("open", "rejected-pending"):
+                for place in places:
+                    goes[place] = young[place] = False
+            elif state == "rejected-acknowledged":
+                for place in places:
+                    rejected += int((free[place] & own[place]).sum())
+                    goes[place] = free[place] & own[place]
+                    young[place] = False
+                if owner.record is not None:
+                    if owner.record.swept_at is None:
+                        swept.append(owner.record)
+                    elif owner.record.swept_at < self._before:
+                        finished.append(owner.record)
+            elif state == "committed" and owner.record is not None:
+                listed = self._deadlist(owner.record, files)
+                goes[listed[free[listed]]] = True
+                young[listed] = False
+                dead += int(free[listed].sum())
+                if owner.record.state == "committed":  # else somebody has yet to write that down
+                    finished.append(owner.record)
+        at = np.flatnonzero(goes)
+        keys = files.keys.take(pa.array(at)).cast(pa.string())
+        sizes = files.sizes[at]
+        plan = Plan(
+            files=len(at),
+            bytes=int(sizes.sum()),
+            orphans=len(at) - dead - rejected,
+            dead=dead,
+            rejected=rejected,
+            young=int(young.sum()),
+            young_bytes=int(files.sizes[young].sum()),
+            unknown=int((free & ~own).sum()),
+            expiring=len(expiring),
+            expired=len(expired),
+            kept=len(kept),
+            total_files=len(files),
+            examples=tuple(keys.slice(0, 10).to_pylist()),
+        )
+        return _Findings(plan, keys, sizes, expiring, recalled, finished, swept)
+
+    def _deadlist(self, record: TransactionRecord, files: Files) -> npt.NDArray[np.int64]:
+        """Where the files stand that a committed transaction wrote and did not publish."""
+        folder = transaction_folder(record.branch_id, record.id)
+        keys: list[str] = []
+        place = files.below(folder, prefix_end(folder))
+        for key in files.keys.slice(place.start, place.stop - place.start).to_pylist():
+            if key[len(folder) :].startswith("deadlist-"):
+                try:
+                    keys += decode_deadlist(self._stores.trees.blobs.get(key), key)
+                except (BlobNotFound, Corrupted):
+                    continue  # what it named is an orphan, and goes when it is old enough
+        prefix = transaction_prefix(record.branch_id, record.id)
+        own = sorted(key for key in keys if key.startswith(prefix))  # never anybody else's
+        positions, found = search(files.keys, pa.array(own, pa.large_string()))
+        return positions[found]
+
+    # --- doing it -----------------------------------------------------------------------------------------------------
+
+    def _expire(self, found: _Findings) -> None:
+        """Say which commits expire, then look again whether anybody has come to use one."""
+        stores = self._stores
+        promises.drop_expired(stores, found.recalled)
+        promises.put_expired(stores, found.expiring, Expired(self._run, self._now))
+        wanted = {pin.commit for pin in promises.pins(stores)}
+        for key, value in stores.kv.scan(stores.refs):
+            record = decode(RefRecord, value, f"ref {key.decode()!r}")
+            if isinstance(record, Tag):
+                wanted.add(record.commit)
+            elif isinstance(record, Branch):
+                wanted.add(record.head)
+                wanted.update(move.after for move in record.moves)
+        promises.drop_expired(stores, [id for id in found.expiring if id in wanted])
+
+    def _finish(self, record: Condemned) -> int:
+        """Delete what is condemned and nobody has announced a link to; returns the number of files.
+
+        Invariant: the link records are read after the list was written. Who announces a link later sees the list.
+        """
+        stores = self._stores
+        try:
+            keys = promises.condemned_keys(stores, record)
+        except BlobNotFound:
+            promises.end_condemned(stores, record)
+            return 0
+        spared = promises.linked(stores)
+        deleted = 0
+        for first in range(record.done, len(keys), DELETE_KEYS):
+            self._progress("deleting", first, len(keys))
+            some = keys.slice(first, DELETE_KEYS)
+            _, is_spared = search(spared, some)
+            gone: list[str] = some.filter(pa.array(~is_spared)).to_pylist()
+            stores.trees.blobs.delete_many(gone)
+            deleted += len(gone)
+            record = msgspec.structs.replace(record, done=first + len(some), at=stores.clock.now_us())
+            promises.put_condemned(stores, record)
+        promises.end_condemned(stores, record)
+        return deleted
+
+    def _swept(self, record: TransactionRecord) -> None:
+        """Note the first sweep; a zombie may still be uploading, so there is a second one after a grace."""
+        key, held = transactions.find_record(self._stores, record.branch_id, record.id)
+        if held is not None and key is not None and held.state == "rejected-acknowledged" and held.swept_at is None:
+            swept = msgspec.structs.replace(held, swept_at=self._now)
+            self._stores.kv.set(self._stores.records, transactions.key_of(record.branch_id, record.id), encode(swept))
+
+    def _forget_records(self) -> None:
+        """Forget transactions whose files were collected long ago."""
+        until = self._now - round(RECORDS_KEPT_DAYS * DAY_US)
+        for _, record in list(transactions.records_of(self._stores)):
+            if record.state == "collected" and (record.ended_at or 0) < min(until, self._before):
+                transactions.forget(self._stores, record)
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """A transaction and what its keys begin with."""
+
+    branch_id: BranchId
+    id: int
+    state: str
+    record: TransactionRecord | None
+
+    @property
+    def prefixes(self) -> tuple[str, str]:
+        return transaction_prefix(self.branch_id, self.id), transaction_folder(self.branch_id, self.id)
+
+
+class _Transactions:
+    """The states of all transactions, read before any file was listed: what was open then stays, whatever came."""
+
+    def __init__(self, core: RepositoryCore) -> None:
+        self._stores = core.stores
+        self._records = [record for _, record in transactions.records_of(core.stores)]
+        self._branches: dict[str, Branch] = {}
+        for key, value in core.stores.kv.scan(core.stores.refs):
+            found = decode(RefRecord, value, f"ref {key.decode()!r}")
+            if isinstance(found, Branch):
+                self._branches[found.branch_id] = found
+
+    def all(self) -> Iterator[_Owner]:
+        known: set[tuple[str, int]] = set()
+        for record in self._records:
+            branch = self._branches.get(record.branch_id)
+            known.add((record.branch_id, record.id))
+            yield _Owner(record.branch_id, record.id, self._state(branch, record), record)
+        for branch in self._branches.values():
+            for writer in branch.writers.values():
+                if writer.is_open and (branch.branch_id, writer.started) not in known:
+                    yield _Owner(branch.branch_id, writer.started, "open", None)
+
+    def _state(self, branch: Branch | None, record: TransactionRecord) -> str:
+        state = transactions.effective_state(branch, record)
+        if branch is None and state == "rejected-pending":
+            return "orphan"  # its branch is deleted, nobody will ever acknowledge it: the grace decides
+        return state

@@ -1,0 +1,255 @@
+"""What those who make references and the collector of garbage promise each other (design section 5).
+
+- Objects: whoever refers to bytes that are there already writes a *link record*, then checks that they are not
+  *condemned*, then stages the reference. The collector writes what it condemns, then reads the link records, then
+  deletes. So of the two, one sees the other. Link records outlive the run.
+- Commits: whoever uses an old commit *pins* it, then checks that it is not *expired*. The collector writes what it
+  expires, then reads refs and pins again, and deletes in a later run.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from strandline.branch.stores import Stores
+from strandline.clock import Microseconds
+from strandline.envelope import decode, encode
+from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable
+from strandline.ids import CommitId, new_id
+from strandline.tree.rows import search
+
+LINK = b"link/"
+CONDEMNED = b"condemned/"
+PIN = b"pin/"
+EXPIRED = b"expired/"
+LINKS_PER_RECORD = 5_000
+RUN_IS_DEAD_S = 600
+PIN_DAYS = 7.0
+"""How long a pin holds that nobody releases: its process has died."""
+GC_FOLDER = "_strandline/gc"
+_DAY_US = 86_400_000_000
+
+
+class Link(msgspec.Struct, frozen=True):
+    """Bytes that somebody is about to refer to."""
+
+    addresses: tuple[str, ...]
+    at: Microseconds
+
+
+class Condemned(msgspec.Struct, frozen=True):
+    """Bytes that a collector is about to delete: a file lists them, sorted.
+
+    Attributes:
+        run: names the run.
+        count, bytes: of them.
+        at: when it was last seen to work.
+        done: how many of the list have been deleted.
+    """
+
+    run: str
+    count: int
+    bytes: int
+    at: Microseconds
+    done: int = 0
+
+    @property
+    def file(self) -> str:
+        return f"{GC_FOLDER}/{self.run}/condemned.parquet"
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """A commit that somebody uses."""
+
+    commit: CommitId
+    until: Microseconds
+    why: str
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """A commit that no rule keeps.
+
+    Attributes:
+        run: that expired it; its files go in a later one.
+    """
+
+    run: str
+    at: Microseconds
+
+
+def _end(prefix: bytes) -> bytes:
+    return prefix[:-1] + b"0"
+
+
+# --- objects ----------------------------------------------------------------------------------------------------------
+
+
+def announce_links(stores: Stores, addresses: Sequence[str]) -> None:
+    """Say which bytes are about to be referred to, and make sure that nobody is deleting them.
+
+    Addresses of somebody else's bytes are nobody's to delete, and are left out.
+
+    Raises:
+        ObjectMissing: some are being collected.
+    """
+    own = sorted({address for address in addresses if "://" not in address})
+    if not own:
+        return
+    now = stores.clock.now_us()
+    pairs = []
+    for first in range(0, len(own), LINKS_PER_RECORD):
+        key = LINK + f"{now:020d}-{new_id()}".encode()
+        pairs.append((key, encode(Link(tuple(own[first : first + LINKS_PER_RECORD]), now))))
+    stores.kv.set_many(stores.records, pairs)
+    refuse_condemned(stores, own)
+
+
+def refuse_condemned(stores: Stores, addresses: Sequence[str]) -> None:
+    wanted = pa.array(addresses, pa.string())
+    for record in condemned(stores):
+        _, found = search(condemned_keys(stores, record), wanted)
+        if found.any():
+            first = addresses[int(found.argmax())]
+            raise ObjectMissing(
+                f"The bytes at {first!r} are being collected as garbage: nothing referred to them any more.",
+                next="Take the object from a commit that is kept.",
+            )
+
+
+def condemned(stores: Stores) -> list[Condemned]:
+    """The runs that are deleting, or died doing so."""
+    return [
+        decode(Condemned, value, "a run of the collector")
+        for _, value in stores.kv.scan(stores.records, CONDEMNED, _end(CONDEMNED))
+    ]
+
+
+def refuse_running(stores: Stores, record: Condemned) -> None:
+    """Two collectors would do each other's work: refuse to, unless the other one is dead."""
+    if abs(stores.clock.now_us() - record.at) < RUN_IS_DEAD_S * 1_000_000:
+        raise Contention(
+            f"Another run is collecting garbage, and has deleted {record.done:,} of {record.count:,} files.",
+            next=f"Wait for it. If it has died, {RUN_IS_DEAD_S // 60} minutes later another run goes on with its work.",
+        )
+
+
+def condemned_keys(stores: Stores, record: Condemned) -> pa.StringArray:
+    body = stores.trees.blobs.get(record.file)
+    keys: pa.StringArray = pq.read_table(pa.BufferReader(body)).column("key").combine_chunks()
+    return keys
+
+
+def write_condemned(stores: Stores, record: Condemned, keys: pa.StringArray) -> None:
+    """Condemn: the list first, then the record that makes it count."""
+    out = io.BytesIO()
+    pq.write_table(pa.table({"key": keys}), out, compression="zstd")
+    stores.trees.blobs.put(record.file, out.getvalue(), "create")
+    put_condemned(stores, record)
+
+
+def put_condemned(stores: Stores, record: Condemned) -> None:
+    stores.kv.set(stores.records, CONDEMNED + record.run.encode(), encode(record))
+
+
+def end_condemned(stores: Stores, record: Condemned) -> None:
+    stores.kv.delete(stores.records, CONDEMNED + record.run.encode())
+    stores.trees.blobs.delete_many([record.file])
+
+
+def linked(stores: Stores) -> pa.StringArray:
+    """All addresses on link records, sorted."""
+    found: list[str] = []
+    for _, value in stores.kv.scan(stores.records, LINK, _end(LINK)):
+        found += decode(Link, value, "a link record").addresses
+    return pa.array(sorted(found), pa.string())
+
+
+def drop_links(stores: Stores, before: Microseconds) -> int:
+    """Remove the link records that are older than a grace: by now the reference is there, or was never made."""
+    old = [
+        key
+        for key, value in stores.kv.scan(stores.records, LINK, _end(LINK))
+        if decode(Link, value, "a link record").at < before
+    ]
+    stores.kv.delete_many(stores.records, old)
+    return len(old)
+
+
+# --- commits ----------------------------------------------------------------------------------------------------------
+
+
+def refuse_expired(stores: Stores, commit: CommitId) -> None:
+    if stores.kv.get(stores.records, EXPIRED + commit.encode()) is not None:
+        raise CommitExpired(
+            f"Commit {commit[:12]} has expired: its branch keeps commits for fewer days, and its files are collected.",
+            next="Use a commit that is kept: a tag keeps one for ever, and gc.retention says how long branches do.",
+        )
+
+
+def put_pin(stores: Stores, commit: CommitId, why: str, days: float = PIN_DAYS) -> bytes:
+    """Pin a commit, and make sure that it can be used.
+
+    Raises:
+        CommitExpired: it is too late.
+    """
+    key = PIN + commit.encode() + b"/" + new_id().encode()
+    until = stores.clock.now_us() + round(days * _DAY_US)
+    stores.kv.set(stores.records, key, encode(Pin(commit, until, why)))
+    try:
+        refuse_expired(stores, commit)
+    except CommitExpired:
+        drop_pin(stores, key)
+        raise
+    return key
+
+
+def drop_pin(stores: Stores, key: bytes) -> None:
+    with suppress(StoreUnavailable):  # it ends by itself
+        stores.kv.delete(stores.records, key)
+
+
+@contextmanager
+def pinned(stores: Stores, commits: Sequence[CommitId], why: str) -> Iterator[None]:
+    """Use commits that a rule may be about to expire."""
+    keys: list[bytes] = []
+    try:
+        keys.extend(put_pin(stores, commit, why) for commit in dict.fromkeys(commits))
+        yield
+    finally:
+        for key in keys:
+            drop_pin(stores, key)
+
+
+def pins(stores: Stores) -> list[Pin]:
+    """The pins that hold now; those that ended are removed."""
+    now = stores.clock.now_us()
+    held, ended = [], []
+    for key, value in stores.kv.scan(stores.records, PIN, _end(PIN)):
+        pin: Pin = decode(Pin, value, "a pin")
+        if pin.until > now:
+            held.append(pin)
+        else:
+            ended.append(key)
+    stores.kv.delete_many(stores.records, ended)
+    return held
+
+
+def expired(stores: Stores) -> dict[CommitId, Expired]:
+    return {
+        CommitId(key[len(EXPIRED) :].decode()): decode(Expired, value, "an expired commit")
+        for key, value in stores.kv.scan(stores.records, EXPIRED, _end(EXPIRED))
+    }
+
+
+def put_expired(stores: Stores, commits: Sequence[CommitId], mark: Expired) -> None:
+    stores.kv.set_many(stores.records, [(EXPIRED + commit.encode(), encode(mark)) for commit in commits])
+
+
+def drop_expired(stores: Stores, commits: Sequence[CommitId]) -> None:
+    stores.kv.delete_many(stores.records, [EXPIRED + commit.encode() for commit in commits])
