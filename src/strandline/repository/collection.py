@@ -66,7 +66,7 @@ class GarbageCollection:
     ) -> Plan:
         """Delete what `plan` shows. May be interrupted at any time, and run at any time beside all other work.
 
-        Commits that no rule keeps expire in one run, and what only they need is deleted in a later one.
+        Commits that no rule keeps expire in one run, and what only they need is deleted a grace later.
 
         Raises:
             Contention: another run is under way.

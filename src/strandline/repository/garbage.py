@@ -183,6 +183,8 @@ class Collector:
         self._progress("listing files", 0, 0)
         files = Files(self._stores.trees.blobs)
         trees, branches, tags = self._staged(files)
+        bases = [owner.record.base for owner in owners.all() if owner.state == "open" and owner.record is not None]
+        tags += [base for base in bases if base]
         expiring, recalled, expired_before, kept, commit_trees = self._history(branches, tags)
         for ref in commit_trees:
             trees.setdefault(ref)
@@ -241,12 +243,12 @@ class Collector:
         for commit in commits.all():
             if commit.id in found.keep:
                 trees.add(commit.tree_ref)
-            elif commit.id in before:
-                gone.append(commit.id)
+            elif commit.id in before and before[commit.id].at < self._before:
+                gone.append(commit.id)  # for longer than any operation lasts that may have begun with it as its base
             else:
                 # nothing keeps it: its files stay for this run, so that whoever is about to use it can say so
                 trees.add(commit.tree_ref)
-                if commit.date_us < self._before or commit.id in found.reached:
+                if commit.id not in before and (commit.date_us < self._before or commit.id in found.reached):
                     expiring.append(commit.id)
         recalled = [id for id in before if id in found.keep]
         return expiring, recalled, gone, found.keep, trees

@@ -4,7 +4,7 @@
   *condemned*, then stages the reference. The collector writes what it condemns, then reads the link records, then
   deletes. So of the two, one sees the other. Link records outlive the run.
 - Commits: whoever uses an old commit *pins* it, then checks that it is not *expired*. The collector writes what it
-  expires, then reads refs and pins again, and deletes in a later run.
+  expires, then reads refs and pins again, and deletes in a later run, a grace later.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from strandline.blob import BlobNotFound
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
@@ -113,7 +114,11 @@ def announce_links(stores: Stores, addresses: Sequence[str]) -> None:
 def refuse_condemned(stores: Stores, addresses: Sequence[str]) -> None:
     wanted = pa.array(addresses, pa.string())
     for record in condemned(stores):
-        _, found = search(condemned_keys(stores, record), wanted)
+        try:
+            keys = condemned_keys(stores, record)
+        except BlobNotFound:
+            continue  # that run has ended since
+        _, found = search(keys, wanted)
         if found.any():
             first = addresses[int(found.argmax())]
             raise ObjectMissing(

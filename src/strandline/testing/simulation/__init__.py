@@ -11,6 +11,7 @@ greenlets costs less than a microsecond, between threads ten to fifty.
 - `stores`: the two stores, as the processes of a simulation see them
 - `world`: processes with caches of their own over shared stores
 - `actors`: what clients do
+- `jobs`: drivers of transactions, and the real collector of garbage
 - `history`: what they did, and what became of it
 - `oracle`: what may have happened; `non_promises`: what may happen although one might hope not
 - `collector`: a garbage collector as ruthless as the design allows

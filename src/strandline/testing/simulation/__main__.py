@@ -9,6 +9,7 @@ import time
 from collections import Counter
 
 from strandline.testing.simulation.batches import run_batches
+from strandline.testing.simulation.jobs import FAMILIES
 from strandline.testing.simulation.run import simulate
 
 
@@ -19,17 +20,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--until-broken", action="store_true", help="stop at the first broken promise")
     parser.add_argument("--seed", type=int, help="run this one seed and show its interleaving")
+    parser.add_argument("--family", choices=("protocol", *FAMILIES), default="protocol", help="which scenarios")
     chosen = parser.parse_args(arguments)
     if chosen.seeds < 1 or chosen.jobs < 1 or chosen.first < 0:
         parser.error("--seeds and --jobs are at least 1, --first at least 0")
     if chosen.seed is not None:
-        outcome = simulate(chosen.seed)
+        outcome = simulate(chosen.seed, chosen.family)
         print(outcome.trace())
         return 1 if outcome.broken else 0
     started, done, steps = time.monotonic(), 0, 0
     reached: Counter[str] = Counter()
     failed: list[tuple[int, str]] = []
-    for count, more, taken, broken in run_batches(chosen.first, chosen.seeds, chosen.jobs):
+    for count, more, taken, broken in run_batches(chosen.first, chosen.seeds, chosen.jobs, chosen.family):
         done, steps = done + count, steps + taken
         reached.update(more)
         failed += broken

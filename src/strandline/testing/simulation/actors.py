@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
@@ -27,7 +28,11 @@ WORK_SHARE = 0.25
 
 @dataclass
 class Actor:
-    """A client of one process that does one kind of work."""
+    """A client of one process that does one kind of work.
+
+    Attributes:
+        job: the transaction that it has begun last, if it makes any.
+    """
 
     world: World
     process: Process
@@ -35,6 +40,7 @@ class Actor:
     role: str
     steps: int
     handles: dict[str, Branch] = field(default_factory=dict)
+    job: Any = None
 
     def run(self) -> None:
         kinds, weights = zip(*ROLES[self.role].items(), strict=True)
@@ -97,8 +103,17 @@ class Actor:
             operation.end = scheduler.tick()
 
 
-def _entry(value: str) -> Entry:
-    return Entry(f"data/{value}", 1, value, 1)
+def _bytes(actor: Actor, branch: Branch, value: str) -> str:
+    """Where the bytes of a value are; they are really there only if somebody might collect them."""
+    if not actor.world.has_bytes:
+        return f"data/{value}"
+    key = branch._new_key(value)
+    branch._core.resolver.namespace.put(key, value.encode())
+    return key
+
+
+def _entry(actor: Actor, branch: Branch, value: str) -> Entry:
+    return Entry(_bytes(actor, branch, value), 1, value, 1)
 
 
 def _on(actor: Actor, kind: str, **arguments: object) -> tuple[Branch, Operation]:
@@ -113,7 +128,18 @@ def put(actor: Actor, kind: str) -> None:
     branch, op = _on(actor, kind, path=actor.path())
     path = op.arguments["path"]
     op.values = {path: op.value}
-    actor.finish(op, lambda: branch.link(path, f"data/{op.value}", size=1, checksum=op.value))
+    actor.finish(op, lambda: branch.link(path, _bytes(actor, branch, op.value), size=1, checksum=op.value))
+
+
+def copy_across(actor: Actor, kind: str) -> None:
+    """Refer to what another branch, or an earlier commit, holds."""
+    into, source = actor.rnd.sample(("main", "work"), 2)
+    where = actor.rnd.choice((source, f"{source}@", f"{into}~1", f"{source}~1"))
+    old, new = actor.path(), actor.path()
+    branch = actor.branch(into)
+    op = actor.begin(kind, into, branch.branch_id, source=f"{where}/{old}", target=new)
+
+    actor.finish(op, lambda: branch.copy(old, new, ref=where))
 
 
 def add(actor: Actor, _kind: str) -> None:
@@ -128,15 +154,19 @@ def add(actor: Actor, _kind: str) -> None:
     actor.finish(read, look)
     write = actor.begin("put", branch.name, branch.branch_id, path=path)
     write.values = {path: write.value}
-    actor.finish(write, lambda: branch.link(path, f"data/{write.value}", size=1, checksum=write.value))
+    actor.finish(write, lambda: branch.link(path, _bytes(actor, branch, write.value), size=1, checksum=write.value))
 
 
 def put_many(actor: Actor, kind: str) -> None:
     paths = actor.some_paths(2)
     branch, op = _on(actor, kind, paths=",".join(paths))
     op.values = dict.fromkeys(paths, op.value)
-    entries = [(path, _entry(op.value)) for path in paths]
-    actor.finish(op, lambda: branch.link_many(entries, atomic=kind == "atomic put"))
+
+    def act() -> None:
+        entry = _entry(actor, branch, op.value)
+        branch.link_many([(path, entry) for path in paths], atomic=kind == "atomic put")
+
+    actor.finish(op, act)
 
 
 def delete(actor: Actor, kind: str) -> None:
@@ -188,7 +218,7 @@ def create(actor: Actor, kind: str) -> None:
             branch._core.commits,
             branch.branch_id,
             CREATED,
-            _entry(op.value),
+            _entry(actor, branch, op.value),
             lambda found: found is None,
         )
 
@@ -403,6 +433,7 @@ KINDS: dict[str, Callable[[Actor, str], None]] = {
     "delete branch": delete_branch,
     "create branch": create_branch,
     "protect": protect,
+    "copy across": copy_across,
 }
 ROLES: dict[str, dict[str, float]] = {
     "writer": {"put": 5, "add": 1, "delete": 3, "put many": 1, "delete many": 1, "find": 3, "list": 1},

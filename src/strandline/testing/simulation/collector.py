@@ -9,6 +9,7 @@ from strandline.envelope import decode
 from strandline.errors import StrandlineError
 from strandline.ids import CommitId
 from strandline.repository.repository import Repository
+from strandline.repository.results import ObjectInfo
 from strandline.testing.simulation.history import Operation
 from strandline.testing.simulation.world import World
 from strandline.tree.range_file import read_ranges
@@ -33,22 +34,29 @@ def collect_garbage(world: World, repo: Repository, mine: Operation) -> int:
     else:
         return 0
     referred = referred_files(world, repo)
-    under_way = _under_way(world) - {mine}
+    others = under_way(world) - {mine}
     condemned = [key for key in world.blobs.blobs if key.startswith((RANGES_FOLDER, METARANGES_FOLDER))]
-    condemned = [key for key in condemned if key not in referred and world.blobs.writers.get(key) not in under_way]
+    condemned = [key for key in condemned if key not in referred and world.blobs.writers.get(key) not in others]
     for _ in range(PATIENCE_TURNS):
-        if not under_way & _under_way(world):
+        if not others & under_way(world):
             repo._core.stores.trees.blobs.delete_many(condemned)
             return len(condemned)
         world.scheduler.sleep(5)
     return 0
 
 
-def _under_way(world: World) -> set[Operation]:
+def under_way(world: World) -> set[Operation]:
     return {task.operation for task in world.scheduler.tasks if task.operation and not task.process.is_dead}
 
 
-def referred_files(world: World, repo: Repository) -> set[str]:
+def referred_bytes(repo: Repository) -> set[str]:
+    """The bytes of all objects that a branch or tag shows."""
+    shown = [repo.branch(found.name) for found in repo.branches()] + [repo.ref(found.name) for found in repo.tags()]
+    infos = [info for ref in shown for info in ref.list()]
+    return {info.physical_address for info in infos if isinstance(info, ObjectInfo)}
+
+
+def referred_files(world: World, repo: Repository, *, with_history: bool = True) -> set[str]:
     """The files of all trees that a ref, or a commit behind one, or a record in some cache refers to."""
     stores = repo._core.stores
     trees: set[str] = set()
@@ -62,10 +70,10 @@ def referred_files(world: World, repo: Repository) -> set[str]:
         elif isinstance(record, Tag):
             heads.append(record.commit)
     for seen in (cell._last for core in world.cores for cell in core.cells.values()):
-        if seen is not None:
+        if seen is not None and with_history:
             heads.append(seen.branch.head)
             trees.update([seen.branch.compacted] if seen.branch.compacted else [])
-    trees.update(_trees_of(world, heads))
+    trees.update(_trees_of(world, heads, with_history))
     files: set[str] = set()
     for ref in trees - {EMPTY.ref}:
         file = f"{METARANGES_FOLDER}/{ref}.parquet"
@@ -76,7 +84,7 @@ def referred_files(world: World, repo: Repository) -> set[str]:
     return files
 
 
-def _trees_of(world: World, heads: Iterable[CommitId]) -> set[str]:
+def _trees_of(world: World, heads: Iterable[CommitId], with_history: bool) -> set[str]:
     outside = world.outside()._core.commits
     found: dict[CommitId, str] = {}
     waiting = list(heads)
@@ -89,5 +97,6 @@ def _trees_of(world: World, heads: Iterable[CommitId]) -> set[str]:
         except StrandlineError:
             continue
         found[id] = record.tree_ref
-        waiting.extend(record.parents)
+        if with_history:
+            waiting.extend(record.parents)
     return set(found.values())

@@ -14,9 +14,20 @@ from dataclasses import dataclass, field
 from strandline.branch.record import Branch
 from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange, Value
 
-ATOMIC = ("atomic put", "delete prefix", "rename", "copy", "merge", "revert", "cherry-pick", "reset", "hard reset")
+ATOMIC = (
+    "atomic put",
+    "delete prefix",
+    "rename",
+    "copy",
+    "merge",
+    "revert",
+    "cherry-pick",
+    "reset",
+    "hard reset",
+    "publish",
+)
 MOVES = ("rename", "copy")
-HEAD_MOVES = ("merge", "revert", "cherry-pick")
+HEAD_MOVES = ("merge", "revert", "cherry-pick", "publish")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,8 @@ class Effect:
     """What an operation may have put at a path.
 
     Attributes:
-        values: what it may be; None in it stands for "nothing there"; None for what `moved_from` holds.
+        values: what it may be; None in it stands for "nothing there"; None for what `moved_from` holds, if that is
+            known.
         is_certain: whether it surely took effect by its end.
         moved_from: of a rename or copy, the path that the value comes from.
         shows_until: the earliest end of an effect on the path that surely came after this one.
@@ -97,6 +109,7 @@ class Oracle:
             yield from self._check_operation(op)
         yield from self._conditional_puts()
         yield from self._protections()
+        yield from self._transactions()
 
     # --- what happened ------------------------------------------------------------------------------------------------
 
@@ -148,7 +161,11 @@ class Oracle:
             made.effects[target].append(Effect(op.start, op.end, None, certain, op, moved_from=source))
             if op.kind == "rename":
                 made.effects[source].append(Effect(op.start, op.end, frozenset({None}), certain, op))
+        elif op.kind == "copy across":
+            made.effects[op.arguments["target"]].append(Effect(op.start, op.end, None, certain, op))
         elif op.kind in HEAD_MOVES:
+            # what is staged stays above a publication that keeps it, and may go on to show
+            certain = certain and op.arguments.get("on_staged") != "keep"
             for id in [id for id, by in self.by_commit.items() if by is op]:
                 record = self.history.commits[id]
                 before, after = self.history.listings[record.parents[0]], self.history.listings[id]
@@ -181,8 +198,10 @@ class Oracle:
     def _may_be(self, made: _Creation, source: Effect, value: Value, depth: int) -> bool:
         if source.values is not None:
             return value in source.values
-        if value is None or source.moved_from is None:
+        if value is None:
             return False
+        if source.moved_from is None:
+            return True  # from another branch, or another time
         if depth > 3:
             return True  # a value that was moved that often may have come from anywhere
         return any(
@@ -222,6 +241,8 @@ class Oracle:
         for path, found in sources.items():
             if len(found) != 1 or found[0].operation is None or found[0].operation.kind not in ATOMIC:
                 continue
+            if found[0].operation.arguments.get("on_staged") == "keep":
+                continue  # some of it may lie beneath what was staged
             shown = found[0].operation
             for other, candidates in sources.items():
                 mine = [effect for effect in made.effects[other] if effect.operation is shown]
@@ -360,6 +381,54 @@ class Oracle:
                 if named and op.status == "ok" and rule.end < op.start and op.end < until and not earlier:
                     yield Broken("what is protected is refused", f"{op} after {rule}")
 
+    def _transactions(self) -> Iterator[Broken]:
+        """Ids are given once, who is published was begun last, and nobody overwrites what it has not seen."""
+        given: dict[tuple[str, int], Operation] = {}
+        for op in self.history.operations:
+            if op.kind == "begin" and op.status == "ok" and not op.result[1]:
+                other = given.setdefault((op.creation, op.result[0]), op)
+                if other is not op:
+                    yield Broken("no transaction id is given twice", f"{op} and {other}")
+        published: dict[tuple[str, str], int] = {}
+        for change in self.history.changes:
+            before, after = change.before, change.after
+            if before is None or after is None or before.branch_id != after.branch_id:
+                continue
+            for name, writer in after.writers.items():
+                old = before.writers.get(name)
+                if writer.committed and (old is None or writer.committed != old.committed):
+                    last = published.get((after.branch_id, name), 0)
+                    if old is None or old.started != writer.committed or writer.committed <= last:
+                        yield Broken("who is published was begun last", f"{name}: {old} → {writer} at {change.step}")
+                    published[after.branch_id, name] = writer.committed
+        for op in self.history.operations:
+            if op.kind != "publish":
+                continue
+            is_new = op.status == "ok" and not op.arguments["repeat"] and op.arguments.get("changes")
+            if is_new and op.result not in self.history.commits:
+                yield Broken("a publication that was acknowledged is in the chain", f"{op} made {op.result}")
+            yield from self._overwrites(op)
+
+    def _overwrites(self, op: Operation) -> Iterator[Broken]:
+        begun = next(
+            (
+                other
+                for other in self.history.operations
+                if other.kind == "begin"
+                and other.creation == op.creation
+                and other.status == "ok"
+                and other.result == (op.arguments["transaction"], False)
+            ),
+            None,
+        )
+        base = None if begun is None else self.history.listings.get(begun.arguments["base"])
+        for id in [id for id, by in self.by_commit.items() if by is op]:
+            record = self.history.commits[id]
+            before, after = self.history.listings[record.parents[0]], self.history.listings[id]
+            for path in before:
+                if base is not None and before[path] != after[path] and before[path] != base[path]:
+                    yield Broken("nobody overwrites what it has not seen", f"{op}: {path!r} was {before[path]!r}")
+
 
 def _is_seal(change: RecordChange) -> bool:
     before, after = change.before, change.after
@@ -377,6 +446,10 @@ def transition(before: Branch | None, after: Branch | None, operation: Operation
         return after.moves[0].verb if after.moves[0].verb != "reset" else "hard reset"
     if before.blocked != after.blocked:
         return "protection"
+    if before.next_txn != after.next_txn:
+        return "begin"
+    if before.writers != after.writers:
+        return "abort" if before.content_epoch == after.content_epoch else "publish"
     if before.attaches != after.attaches:
         return "attach on top" if before.staging_token != after.staging_token else "attach"
     if before.content_epoch != after.content_epoch:

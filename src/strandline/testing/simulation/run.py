@@ -15,8 +15,9 @@ from strandline.branch.record import LayersMoved
 from strandline.errors import NothingToCommit, StrandlineError
 from strandline.repository.repository import Repository
 from strandline.testing.simulation.actors import OFTEN, SCENARIOS, Actor, listing
-from strandline.testing.simulation.collector import referred_files
+from strandline.testing.simulation.collector import referred_bytes, referred_files
 from strandline.testing.simulation.history import PATHS, Operation
+from strandline.testing.simulation.jobs import FAMILIES
 from strandline.testing.simulation.non_promises import EXAMPLES
 from strandline.testing.simulation.oracle import Broken, Oracle, transition
 from strandline.testing.simulation.scheduler import Endless, Faults, Scheduler
@@ -50,14 +51,18 @@ class Outcome:
         return readable(self.world, self.broken)
 
 
-def simulate(seed: int) -> Outcome:
-    """Run one schedule and judge its history."""
+def simulate(seed: int, family: str = "protocol") -> Outcome:
+    """Run one schedule and judge its history.
+
+    Args:
+        family: which scenarios it is taken from: "protocol", or one of `jobs.FAMILIES`.
+    """
     reached: Counter[str] = Counter()
     rnd = Random(seed)
     scheduler = Scheduler(seed, _faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95)), tears_scans=rnd.random() < 0.3)
     with seeded_ids(seed), _instruments(reached, scheduler, cached_s=rnd.choice((0, 5, 5))):
         world = World(scheduler)
-        plan(world, rnd)
+        plan(world, rnd, family)
         broken: list[Broken] = []
         try:
             scheduler.run()
@@ -97,13 +102,15 @@ def _faults(rnd: Random) -> Faults:
     )
 
 
-def plan(world: World, rnd: Random) -> None:
+def plan(world: World, rnd: Random, family: str) -> None:
     """Who takes part: some of a scenario that the seed picks."""
-    scenario = rnd.choice((*SCENARIOS, *OFTEN))
-    roles = [rnd.choice(SCENARIOS[scenario]) for _ in range(rnd.randrange(3, MAX_ACTORS + 1))]
+    scenarios, often = (SCENARIOS, OFTEN) if family == "protocol" else (FAMILIES[family], ())
+    world.has_bytes = family == "garbage"
+    scenario = rnd.choice((*scenarios, *often))
+    roles = [rnd.choice(scenarios[scenario]) for _ in range(rnd.randrange(3, MAX_ACTORS + 1))]
     world.paths = tuple(rnd.sample(PATHS, rnd.choice((2, 2, 3, 4))))
     steps = MAX_OPERATIONS // len(roles)
-    with_work = rnd.random() < 0.7
+    with_work = rnd.random() < 0.7 or family == "garbage"
     if with_work:
         world.outside().create_branch("work")
     last: Actor | None = None
@@ -181,7 +188,9 @@ def last_look(world: World) -> list[Broken]:
     if world.missing:
         return [*broken, Broken("nothing that is referred to is missing", world.missing[0])]
     broken += Oracle(world.history, one_instant=not world.scheduler.tears_scans).check()
-    missing = referred_files(world, repo) - set(world.blobs.blobs)
+    missing = referred_files(world, repo, with_history=not world.has_bytes) - set(world.blobs.blobs)
+    if world.has_bytes:
+        missing |= referred_bytes(repo) - set(world.blobs.blobs)
     if missing:
         broken.append(Broken("nothing that is referred to is missing", ", ".join(sorted(missing))))
     broken += _reflogs(world, repo)

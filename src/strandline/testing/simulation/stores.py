@@ -12,11 +12,21 @@ from strandline.blob.store import BlobExists, BlobInfo, BlobNotFound, BlobStore,
 from strandline.errors import StoreUnavailable
 from strandline.kv.memory import MemoryStore
 from strandline.kv.store import PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
+from strandline.testing.clock import START_US
 from strandline.testing.simulation.scheduler import Fate, Scheduler
 
 Item = TypeVar("Item")
 TORN = 0.3
 """The probability that others go between two parts of a call that is not atomic: a bulk write, a scan."""
+
+
+STEP_US = 50_000
+"""A step takes as long as a slow store: what a process remembers gets too old within a schedule."""
+
+
+def store_time(step: int) -> int:
+    """The clock of the object store, which nothing is wrong with."""
+    return START_US + step * STEP_US
 
 
 def _unavailable(what: str, happened: str) -> StoreUnavailable:
@@ -135,6 +145,7 @@ class SharedBlobs(BlobStore):
         self.url = "simulated://blobs"
         self.blobs: dict[str, bytes] = {}
         self.writers: dict[str, object] = {}
+        self.times: dict[str, int] = {}
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         if key not in self.blobs:
@@ -149,7 +160,7 @@ class SharedBlobs(BlobStore):
     def head(self, key: str) -> BlobInfo:
         if key not in self.blobs:
             raise BlobNotFound(key)
-        return BlobInfo(key, len(self.blobs[key]), "etag", 0)
+        return BlobInfo(key, len(self.blobs[key]), "etag", self.times.get(key, 0))
 
     def delete_many(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -183,6 +194,7 @@ class SimulatedBlobs(BlobStore):
             raise _unavailable("put", "no")
         self.shared.put(key, data, mode)
         self.shared.writers[key] = self.scheduler.current.operation
+        self.shared.times[key] = store_time(self.scheduler.step)
         if fate is not Fate.DONE:
             raise _unavailable("put", "unknown")
 

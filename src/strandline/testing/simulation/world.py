@@ -26,13 +26,11 @@ from strandline.repository.repository import Repository
 from strandline.testing.clock import START_US, ManualClock
 from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange
 from strandline.testing.simulation.scheduler import Killed, Process, Scheduler, SimulatedEvent, Task
-from strandline.testing.simulation.stores import SharedBlobs, SimulatedBlobs, SimulatedStore, WatchedStore
+from strandline.testing.simulation.stores import STEP_US, SharedBlobs, SimulatedBlobs, SimulatedStore, WatchedStore
 from strandline.tree.store import TreeStore
 
 NAME = "simulated"
 REPOSITORY_ID = RepositoryId("r" * 20)
-STEP_US = 50_000
-"""A step takes as long as a slow store: what a process remembers gets too old within a schedule."""
 CACHE_MAX_BYTES = 1 << 22
 DAY_US = 86_400_000_000
 
@@ -126,7 +124,11 @@ def _empty() -> tuple[dict[bytes, dict[bytes, bytes]], dict[str, bytes]]:
 
 
 class World:
-    """What the processes of one schedule share."""
+    """What the processes of one schedule share.
+
+    Attributes:
+        has_bytes: whether clients upload the bytes of what they write, so that somebody can collect them.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -139,6 +141,7 @@ class World:
         self.blobs.blobs.update(blobs)
         self.cores: list[RepositoryCore] = []
         self.paths: tuple[str, ...] = PATHS
+        self.has_bytes = False
         self.missing: list[str] = []
         self._looking = self.outside()._core
 

@@ -1,0 +1,191 @@
+"""Drivers of jobs, and the real collector of garbage: the second family of schedules.
+
+A driver takes some steps for each transaction, so that it meets rivals under its name, is overtaken, paused, or dies
+between any two of them, and comes back when a successor has published and what it left has been collected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from strandline.errors import (
+    BranchGone,
+    Contention,
+    Fenced,
+    StoreUnavailable,
+    StrandlineError,
+    TransactionClosed,
+    UsageError,
+)
+from strandline.repository.garbage import Collector
+from strandline.repository.retention import Retention
+from strandline.repository.transaction import Transaction
+from strandline.testing.simulation.actors import KINDS, ROLES, Actor
+from strandline.testing.simulation.collector import under_way
+from strandline.testing.simulation.stores import store_time
+
+WRITERS = ("nightly", "hourly")
+TRIES = 3
+PATIENCE_TURNS = 60
+RULE = Retention(days=0.0)
+"""All commits but heads expire at once: what is left to protect them is what the protocol does."""
+
+
+def begin(actor: Actor, kind: str) -> None:
+    if actor.job is not None and actor.job.phase == "open" and actor.rnd.random() < 0.7:
+        return
+    branch = actor.branch()
+    writer = actor.rnd.choice(WRITERS)
+    token = actor.rnd.choice(("", "", "again"))
+    op = actor.begin(kind, branch.name, branch.branch_id, writer=writer, token=token)
+
+    def act() -> None:
+        actor.job = None
+        branch._core.transactions.clear()  # the driver before this one may have died
+        job = branch.transaction(writer, "-", token=token, node="n", on_staged=actor.rnd.choice(("fail", "keep")))
+        job.begin()
+        op.result = (job.transaction_id, job.is_repeat)
+        op.arguments["base"] = job.id
+        actor.job = job
+
+    actor.finish(op, act)
+    if op.status == "ok":
+        op.result = (actor.job.transaction_id, actor.job.is_repeat)
+
+
+def write(actor: Actor, kind: str) -> None:
+    """Write a path, or overwrite a prefix; nobody sees it, so it is no operation of the history."""
+    job = actor.job
+    if job is None or job.phase != "open":
+        return
+    op = actor.begin(kind, job.name, "", transaction=job.transaction_id)
+
+    def act() -> None:
+        path = actor.path()
+        key = job._new_key(path)
+        job._core.resolver.namespace.put(key, op.value.encode())
+        if actor.rnd.random() < 0.2:
+            job.delete_prefix("c/")
+        job.link(path, key, size=1, checksum=op.value)
+
+    actor.finish(op, act)
+
+
+def publish(actor: Actor, kind: str) -> None:
+    job: Transaction | None = actor.job
+    if job is None or job.phase not in ("open", "repeat"):
+        return
+    op = actor.begin(
+        kind,
+        job.name,
+        job.branch_id,
+        writer=job.writer,
+        transaction=job.transaction_id,
+        repeat=job.is_repeat,
+        on_staged=job._on_staged,
+    )
+    job._draft = replace(job._draft, message=op.value)
+
+    def act() -> str:
+        for left in range(TRIES, 0, -1):
+            try:
+                op.arguments["changes"] = len(job._changes)
+                return job.commit().commit
+            except StoreUnavailable:
+                if left == 1:
+                    raise
+                actor.world.scheduler.sleep(3)
+        raise AssertionError
+
+    actor.finish(op, act)
+    if op.error in ("Fenced", "TransactionClosed"):
+        actor.job = None
+
+
+def abort(actor: Actor, kind: str) -> None:
+    job = actor.job
+    if job is None or job.phase != "open":
+        return
+    op = actor.begin(kind, job.name, job.branch_id, writer=job.writer, transaction=job.transaction_id)
+    actor.finish(op, job.abort)
+    actor.job = None
+
+
+def recover(actor: Actor, kind: str) -> None:
+    """An operator brings to an end what drivers have left."""
+    branch = actor.branch()
+    op = actor.begin(kind, branch.name, "")
+
+    def act() -> None:
+        for found in list(branch.transactions):
+            if found.state in ("open", "rejected-pending"):
+                branch._core.transactions.clear()
+                try:
+                    branch.transactions.recover(found.id)
+                except (Fenced, TransactionClosed, UsageError, BranchGone):
+                    continue
+                except StoreUnavailable:
+                    raise
+                except StrandlineError:
+                    continue
+
+    actor.finish(op, act)
+
+
+def collect(actor: Actor, kind: str) -> None:
+    """A run of the real collector; its grace is as long as any operation that is under way, and not longer."""
+    world = actor.world
+    lands_at = world.scheduler.last_landing
+    for _ in range(PATIENCE_TURNS):
+        if world.scheduler.step > lands_at:
+            break
+        world.scheduler.sleep(5)
+    else:
+        return
+    op = actor.begin(kind, "", "")
+    others = [other.start for other in under_way(world) if other is not op]
+    before = store_time(min([op.start, *others]))
+
+    def act() -> object:
+        collector = Collector(actor.repo._core, RULE, grace_days=0.0, before_us=before)
+        try:
+            return collector.run()
+        except Contention:
+            return None
+
+    actor.finish(op, act)
+
+
+KINDS.update(
+    {
+        "begin": begin,
+        "write": write,
+        "publish": publish,
+        "abort": abort,
+        "recover": recover,
+        "collect garbage": collect,
+    }
+)
+JOB_ROLES: dict[str, dict[str, float]] = {
+    "driver": {"begin": 3, "write": 4, "publish": 3, "abort": 0.3},
+    "operator": {"recover": 1, "list": 1},
+    "keeper": {"collect garbage": 1},
+    "copier": {"copy across": 3, "copy": 1, "rename": 2, "put": 2, "delete": 1, "commit": 1},
+}
+ROLES.update(JOB_ROLES)
+FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
+    "jobs": {
+        "rivals": ("driver", "driver", "driver", "reader"),
+        "staging": ("driver", "driver", "writer", "committer", "compactor"),
+        "heads": ("driver", "driver", "merger", "resetter"),
+        "operators": ("driver", "driver", "operator", "reader"),
+        "branches": ("driver", "driver", "brancher", "committer"),
+    },
+    "garbage": {
+        "copies": ("copier", "copier", "committer", "keeper", "keeper"),
+        "history": ("merger", "resetter", "committer", "brancher", "keeper", "keeper"),
+        "jobs": ("driver", "driver", "operator", "keeper", "keeper"),
+        "all": ("copier", "driver", "merger", "compactor", "mover", "keeper", "keeper", "keeper"),
+    },
+}
+"""Scenarios of the families that are run by themselves: `--family jobs`."""
