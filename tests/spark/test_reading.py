@@ -422,3 +422,49 @@ def test_text_is_cut_without_losing_rows(main: Branch, spark: SparkSession) -> N
     assert table.files("s < 'a'") == []
     record = table.record
     assert Pruning(record, parse_condition("d = '2026-01-01'", record)).needed(table.files()) == table.files()
+
+
+@pytest.mark.everywhere
+@pytest.mark.parametrize("partition_by", [None, "k"])
+def test_a_folder_of_many_files_is_read_as_such_only_while_it_holds_nothing_else(
+    partition_by: str | None, spark: SparkSession, main: Branch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark plans a folder faster than its files one by one; what is not the table's must not come with it."""
+    table = main.table("many")
+    frame = spark.range(0, 40, 1, 20).selectExpr("id", "id % 2 as k")
+    table.write(frame, partition_by=partition_by)
+    main.commit("many files")
+    folders: list[int] = []
+
+    from strandline.spark import read as module
+
+    choose = module.folders_and_files
+
+    def watched(*arguments: Any) -> Any:
+        found = choose(*arguments)
+        folders.append(len(found[0]))
+        return found
+
+    monkeypatch.setattr(module, "folders_and_files", watched)
+    assert sorted(row.id for row in table.to_spark(spark).collect()) == list(range(40))
+    # a file less: what is left is read one by one
+    gone = table.files()[0]
+    main.delete(gone.info.path)
+    left = len(table.to_spark(spark).collect())
+    assert left < 40
+    main.reset(gone.info.path)
+    # a file more, which comes before Spark looks, or between our two looks
+    namespace = main._core.resolver.namespace
+    address = gone.info.physical_address
+    intruder = address.rpartition("/")[0] + "/part-99999-intruder.snappy.parquet"
+    still = module.still_whole
+
+    def comes_late(*arguments: Any) -> bool:
+        namespace.put(intruder, namespace.get(address))
+        return still(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "still_whole", comes_late)
+        assert len(table.to_spark(spark).collect()) == 40
+    assert len(table.to_spark(spark).collect()) == 40
+    assert folders == [1, 0, 1, 0]

@@ -129,6 +129,13 @@ class LocalBlobStore(BlobStore):
         if page:
             yield page
 
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        try:
+            for key, _ in self._walk(prefix):
+                yield key
+        except OSError as error:
+            raise _unavailable(error, self.root, "no") from error
+
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Files whose key starts with `prefix`, depth first; folders that cannot match are not opened."""
         folder = prefix.rpartition("/")[0]

@@ -106,6 +106,12 @@ class BlobStore(ABC):
         """Where the blob is on this machine, if it is a file; never to be written."""
         return None
 
+    def list_keys(self, prefix: str = "") -> Iterator[str]:
+        """Like `list`, only the keys, for which a store may need to ask less."""
+        for page in self.list_pages(prefix):
+            for info in page:
+                yield info.key
+
     def list(self, prefix: str = "") -> Iterator[BlobInfo]:
         """Like `list_pages`, blob by blob."""
         for page in self.list_pages(prefix):

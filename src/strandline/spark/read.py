@@ -23,6 +23,7 @@ from strandline.errors import StorageError, StrandlineError, UsageError
 from strandline.repository.core import RepositoryCore
 from strandline.repository.parallel import in_parallel
 from strandline.repository.physical import PHYSICAL_ROOT
+from strandline.spark.roots import folders_and_files, still_whole
 from strandline.spark.session import described, held_settings, is_connect, reason_of
 from strandline.tables.condition import Condition, condition_of_column, parse_condition, refused
 from strandline.tables.layout import in_own_place, is_skipped_by_spark
@@ -168,6 +169,12 @@ def _read_native(
         reader = reader.schema(StructType([*schema.fields, *outer]))
     else:
         reader = reader.schema(schema)
+    folders, rest = folders_and_files(core, files)
+    if folders:
+        urls = [core.resolver.namespace.spark_url(folder) for folder in folders]
+        frame = reader.load([*urls, *(_spark_path(core, file) for file in rest)])
+        if still_whole(core, folders, files):
+            return frame.select(*map(quoted, record.names))
     return reader.load([_spark_path(core, file) for file in files]).select(*map(quoted, record.names))
 
 

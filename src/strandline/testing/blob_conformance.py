@@ -111,6 +111,7 @@ class BlobStoreTests:
         for key in ("a/1", "a/2/x", "ab", "b/1"):
             store.put(key, key.encode())
         assert sorted(info.key for info in store.list("a")) == ["a/1", "a/2/x", "ab"]
+        assert sorted(store.list_keys("a")) == ["a/1", "a/2/x", "ab"]
         assert sorted(info.key for info in store.list("a/")) == ["a/1", "a/2/x"]
         assert sorted(info.key for info in store.list("a/2/")) == ["a/2/x"]
         assert list(store.list("c")) == []
