@@ -57,6 +57,15 @@ def connected(folder: Path) -> Iterator[SparkSession]:
     """A session on a Connect server of its own."""
     from pyspark.sql import SparkSession
 
+    with connect_server(folder) as url:
+        session = SparkSession.builder.remote(url).getOrCreate()
+        yield session
+        session.stop()
+
+
+@contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """A Connect server; yields its URL."""
     spec = find_spec("pyspark")
     assert spec is not None
     assert spec.origin is not None
@@ -76,9 +85,7 @@ def connected(folder: Path) -> Iterator[SparkSession]:
         process = subprocess.Popen(command, stdout=out, stderr=out, env=environment, start_new_session=True)
     try:
         servers.wait_until(lambda: servers.accepts(port), process, log)
-        session = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").getOrCreate()
-        yield session
-        session.stop()
+        yield f"sc://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(30)

@@ -76,6 +76,8 @@ _LAZY = {
     "Ref": "strandline.repository.ref",
     "Repository": "strandline.repository.repository",
     "Table": "strandline.tables.table",
+    "Transaction": "strandline.repository.transaction",
+    "TransactionResult": "strandline.repository.transaction",
 }
 
 __all__ = [
@@ -122,6 +124,8 @@ __all__ = [
     "StrandlineError",
     "Table",
     "TableNotFound",
+    "Transaction",
+    "TransactionResult",
     "UncommittedChanges",
     "UsageError",
     "__version__",

@@ -436,16 +436,16 @@ def test_a_folder_of_many_files_is_read_as_such_only_while_it_holds_nothing_else
     main.commit("many files")
     folders: list[int] = []
 
-    from strandline.spark import read as module
+    from strandline.spark import roots
 
-    choose = module.folders_and_files
+    choose, still = roots.folders_and_files, roots.still_whole
 
     def watched(*arguments: Any) -> Any:
         found = choose(*arguments)
         folders.append(len(found[0]))
         return found
 
-    monkeypatch.setattr(module, "folders_and_files", watched)
+    monkeypatch.setattr("strandline.spark.read.folders_and_files", watched)
     assert sorted(row.id for row in table.to_spark(spark).collect()) == list(range(40))
     # a file less: what is left is read one by one
     gone = table.files()[0]
@@ -457,14 +457,13 @@ def test_a_folder_of_many_files_is_read_as_such_only_while_it_holds_nothing_else
     namespace = main._core.resolver.namespace
     address = gone.info.physical_address
     intruder = address.rpartition("/")[0] + "/part-99999-intruder.snappy.parquet"
-    still = module.still_whole
 
     def comes_late(*arguments: Any) -> bool:
         namespace.put(intruder, namespace.get(address))
         return still(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "still_whole", comes_late)
+        patch.setattr("strandline.spark.read.still_whole", comes_late)
         assert len(table.to_spark(spark).collect()) == 40
     assert len(table.to_spark(spark).collect()) == 40
     assert folders == [1, 0, 1, 0]

@@ -25,14 +25,19 @@ class Driver:
         self.calls: list[tuple[str, bytes, bytes]] = []
         self.store = FaultyStore(kv, self._plan)
         self.next: Callable[[str, bytes, bytes], Outcome] = lambda call, partition, key: Outcome.DONE
-        settings = Settings(kv="memory://", blob=f"file://{folder}", synced=False, committer="t")
-        self.lake = Lake(settings, self.store, clock)
+        self._opens = (Settings(kv="memory://", blob=f"file://{folder}", synced=False, committer="t"), clock)
+        self.lake = Lake(self._opens[0], self.store, clock)
         self.repo: Repository = self.lake.repository("nyc", create=create)
         self.main: Branch = self.repo.branch("main")
 
     def _plan(self, call: str, partition: bytes, key: bytes) -> Outcome:
         self.calls.append((call, partition, key))
         return self.next(call, partition, key)
+
+    def fresh(self) -> Repository:
+        """The repository, opened anew: nothing is in memory."""
+        settings, clock = self._opens
+        return Lake(settings, self.store, clock).repository("nyc")
 
     def cut_off(self) -> None:
         """The key-value store does not answer this driver any more."""

@@ -374,7 +374,7 @@ class Collector:
                 wanted.add(record.commit)
             elif isinstance(record, Branch):
                 wanted.add(record.head)
-                wanted.update(move.after for move in record.moves)
+                wanted.update(self._moved(key.decode(), record))
         promises.drop_expired(stores, [id for id in found.expiring if id in wanted])
 
     def _finish(self, record: Condemned) -> int:
@@ -411,9 +411,9 @@ class Collector:
 
     def _forget_records(self) -> None:
         """Forget transactions whose files were collected long ago."""
-        until = self._now - round(RECORDS_KEPT_DAYS * DAY_US)
+        until = self._stores.clock.now_us() - round(RECORDS_KEPT_DAYS * DAY_US)  # their dates are of our clocks
         for _, record in list(transactions.records_of(self._stores)):
-            if record.state == "collected" and (record.ended_at or 0) < min(until, self._before):
+            if record.state == "collected" and (record.ended_at or 0) < until:
                 transactions.forget(self._stores, record)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import threading
 import time
@@ -110,6 +111,12 @@ class _Guard:
 def this_node() -> str:
     """The name of the machine, as assignments of writers know it; the environment's STRANDLINE_NODE comes first."""
     return os.environ.get(NODE_VARIABLE) or socket.gethostname()
+
+
+def this_thread() -> str:
+    """A writer's name for jobs that have none: no two of them run at once under it."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", this_node())[:64]
+    return f"write {host} {os.getpid()} {threading.get_native_id()}"
 
 
 class Transaction(Writable):

@@ -11,8 +11,10 @@ import msgspec
 from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
 from strandline.operations import logged
+from strandline.repository.branch import Branch
 from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo
+from strandline.repository.transaction import this_thread
 from strandline.repository.writable import IfChanged
 from strandline.tables.condition import Condition, parse_condition
 from strandline.tables.history import TableChange, TableHistory
@@ -252,6 +254,8 @@ class Table:
         statistics: Sequence[str] | None = None,
         target_file_bytes: int | None = None,
         if_changed: IfChanged = "fail",
+        message: str | None = None,
+        writer: str | None = None,
     ) -> TableWrite:
         """Write a Spark DataFrame; all of it appears on the branch at one instant, staged; or with its transaction.
 
@@ -270,12 +274,27 @@ class Table:
                 for each partition of the data.
             if_changed: in a transaction, what an overwrite does when it is published if others have changed what it
                 replaces since the transaction was begun: "fail", or "replace" their changes too.
+            message: makes the write a transaction of its own, which is published at once as a commit with this message,
+                instead of staging it.
+            writer: of that transaction; by default this thread. Two writes under one name fence each other.
 
         Raises:
             SchemaMismatch: the columns are not the table's. Spark has written nothing.
             Conflict: the table was made or changed by somebody else meanwhile. Nothing of this write is visible.
             StorageError: Spark failed. Nothing of this write is visible.
         """
+        if message is not None and isinstance(self.ref, Branch):
+            options_given = {"where": where, "partition_by": partition_by, "schema": schema, "options": options}
+            with self.ref.transaction(writer or this_thread(), message) as transaction:
+                return Table(transaction, self.path).write(
+                    data,
+                    mode,
+                    **options_given,  # type: ignore[arg-type]
+                    file_format=file_format,
+                    statistics=statistics,
+                    target_file_bytes=target_file_bytes,
+                    if_changed=if_changed,
+                )
         wanted = Wanted(
             partition_by=_texts(partition_by),
             file_format=file_format,

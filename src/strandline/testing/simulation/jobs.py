@@ -132,6 +132,25 @@ def recover(actor: Actor, kind: str) -> None:
     actor.finish(op, act)
 
 
+def shift(actor: Actor, kind: str) -> None:
+    """Copy what is only staged to another branch, and delete it where it was: its bytes change branches."""
+    into, source = actor.rnd.sample(("main", "work"), 2)
+    path, branch, other = actor.path(), actor.branch(into), actor.branch(source)
+    if actor.rnd.random() < 0.5:
+        KINDS["put"](actor, "put")
+    op = actor.begin("copy across", into, branch.branch_id, source=f"{source}/{path}", target=path)
+    actor.finish(op, lambda: branch.copy(path, path, ref=other))
+    if op.status == "ok" or actor.rnd.random() < 0.5:
+        gone = actor.begin("delete", source, other.branch_id, path=path)
+        gone.values = {path: None}
+
+        def act() -> None:
+            if not other.delete(path):
+                gone.values, gone.seen = {}, {path: None}
+
+        actor.finish(gone, act)
+
+
 def collect(actor: Actor, kind: str) -> None:
     """A run of the real collector; its grace is as long as any operation that is under way, and not longer."""
     world = actor.world
@@ -164,12 +183,14 @@ KINDS.update(
         "abort": abort,
         "recover": recover,
         "collect garbage": collect,
+        "shift": shift,
     }
 )
 JOB_ROLES: dict[str, dict[str, float]] = {
     "driver": {"begin": 3, "write": 4, "publish": 3, "abort": 0.3},
     "operator": {"recover": 1, "list": 1},
     "keeper": {"collect garbage": 1},
+    "shifter": {"shift": 4, "put": 1, "commit": 0.3},
     "copier": {"copy across": 3, "copy": 1, "rename": 2, "put": 2, "delete": 1, "commit": 1},
 }
 ROLES.update(JOB_ROLES)
@@ -183,6 +204,8 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "garbage": {
         "copies": ("copier", "copier", "committer", "keeper", "keeper"),
+        "shifts": ("shifter", "shifter", "keeper"),
+        "shifts and commits": ("shifter", "shifter", "committer", "keeper", "keeper"),
         "history": ("merger", "resetter", "committer", "brancher", "keeper", "keeper"),
         "jobs": ("driver", "driver", "operator", "keeper", "keeper"),
         "all": ("copier", "driver", "merger", "compactor", "mover", "keeper", "keeper", "keeper"),

@@ -408,6 +408,15 @@ class Oracle:
             if is_new and op.result not in self.history.commits:
                 yield Broken("a publication that was acknowledged is in the chain", f"{op} made {op.result}")
             yield from self._overwrites(op)
+        again: dict[tuple[str, str, str], str] = {}
+        for change in self.history.changes:
+            if change.after is None or (record := self.history.commits.get(change.after.head)) is None:
+                continue
+            told = record.metadata
+            if "strandline.token" in told and change.after.moves[0].after == record.id:
+                key = (change.after.branch_id, told["strandline.writer"], told["strandline.token"])
+                if again.setdefault(key, record.id) != record.id:
+                    yield Broken("a token is published once", f"{key}: {again[key]} and {record.id}")
 
     def _overwrites(self, op: Operation) -> Iterator[Broken]:
         begun = next(
