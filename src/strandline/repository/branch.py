@@ -274,7 +274,7 @@ class Branch(Writable):
             raise UsageError(f"{source!r} and {target!r} must both end with '/', or neither.")
         if is_prefix and is_rename and (target.startswith(source) or source.startswith(target)):
             raise UsageError(f"{source!r} cannot be renamed into {target!r}: one lies in the other.")
-        if source == target:
+        if source == target and ref is self:
             raise UsageError(f"{source!r} cannot be copied onto itself.")
 
         def compute(record: BranchRecord) -> Computed:

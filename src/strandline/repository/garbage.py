@@ -120,6 +120,7 @@ class Collector:
     Args:
         grace_days: files younger than this stay although nothing refers to them.
         before_us: instead of a grace: files that were modified later stay.
+        links_before_us: instead of two graces: link records that were seen later stay.
     """
 
     def __init__(
@@ -129,6 +130,7 @@ class Collector:
         *,
         grace_days: float = GRACE_DAYS,
         before_us: Microseconds | None = None,
+        links_before_us: Microseconds | None = None,
         progress: Progress = no_progress,
         marker: Marker = mark_here,
     ) -> None:
@@ -139,6 +141,8 @@ class Collector:
         self._run = new_id()
         self._now = self._store_time()
         self._before = self._now - self._grace_us if before_us is None else before_us
+        # another run that began before the link was staged may not have come to read the link records yet
+        self._links_before = self._before - self._grace_us if links_before_us is None else links_before_us
         self._progress = progress
         self._marker = marker
 
@@ -173,7 +177,7 @@ class Collector:
         for transaction in found.finished:
             transactions.advance(self._stores, transaction, "collected")
         self._forget_records()
-        promises.drop_links(self._stores, self._before - self._grace_us)
+        promises.drop_links(self._stores, self._now, self._links_before)
         return msgspec.structs.replace(found.plan, resumed=resumed)
 
     # --- what goes ----------------------------------------------------------------------------------------------------
@@ -236,7 +240,7 @@ class Collector:
         """Which commits expire now, which are wanted again, which expired before, which are kept, and whose trees."""
         commits = self._core.commits
         before = promises.expired(self._stores)
-        pinned = [pin.commit for pin in promises.pins(self._stores)]
+        pinned = [pin.commit for pin in promises.pins(self._stores, self._now)]
         known = {name: (branch, self._moved(name, branch)) for name, branch in branches.items()}
         found = retained(commits, known, [*tags, *pinned], self._rules, self._now)
         expiring, trees, gone = [], set(), []
@@ -367,7 +371,7 @@ class Collector:
         stores = self._stores
         promises.drop_expired(stores, found.recalled)
         promises.put_expired(stores, found.expiring, Expired(self._run, self._now))
-        wanted = {pin.commit for pin in promises.pins(stores)}
+        wanted = {pin.commit for pin in promises.pins(stores, self._now)}
         for key, value in stores.kv.scan(stores.refs):
             record = decode(RefRecord, value, f"ref {key.decode()!r}")
             if isinstance(record, Tag):

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+from msgspec.structs import replace
 
 from strandline.blob import BlobNotFound
 from strandline.branch.stores import Stores
@@ -23,6 +24,7 @@ from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
 from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable
 from strandline.ids import CommitId, new_id
+from strandline.kv.store import PredicateFailed
 from strandline.tree.rows import search
 
 LINK = b"link/"
@@ -38,10 +40,15 @@ _DAY_US = 86_400_000_000
 
 
 class Link(msgspec.Struct, frozen=True):
-    """Bytes that somebody is about to refer to."""
+    """Bytes that somebody is about to refer to.
+
+    Attributes:
+        seen_at: when a collector saw it first, by the clock of the object store: the clock of whoever made it may be
+            days behind.
+    """
 
     addresses: tuple[str, ...]
-    at: Microseconds
+    seen_at: Microseconds | None = None
 
 
 class Condemned(msgspec.Struct, frozen=True):
@@ -66,11 +73,17 @@ class Condemned(msgspec.Struct, frozen=True):
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """A commit that somebody uses."""
+    """A commit that somebody uses.
+
+    Attributes:
+        days: for how long it holds if nobody releases it, from when a collector saw it first.
+        seen_at: as for `Link`.
+    """
 
     commit: CommitId
-    until: Microseconds
+    days: float
     why: str
+    seen_at: Microseconds | None = None
 
 
 class Expired(msgspec.Struct, frozen=True):
@@ -102,11 +115,10 @@ def announce_links(stores: Stores, addresses: Sequence[str]) -> None:
     own = sorted({address for address in addresses if "://" not in address})
     if not own:
         return
-    now = stores.clock.now_us()
-    pairs = []
-    for first in range(0, len(own), LINKS_PER_RECORD):
-        key = LINK + f"{now:020d}-{new_id()}".encode()
-        pairs.append((key, encode(Link(tuple(own[first : first + LINKS_PER_RECORD]), now))))
+    pairs = [
+        (LINK + new_id().encode(), encode(Link(tuple(own[first : first + LINKS_PER_RECORD]))))
+        for first in range(0, len(own), LINKS_PER_RECORD)
+    ]
     stores.kv.set_many(stores.records, pairs)
     refuse_condemned(stores, own)
 
@@ -175,15 +187,28 @@ def linked(stores: Stores) -> pa.StringArray:
     return pa.array(sorted(found), pa.string())
 
 
-def drop_links(stores: Stores, before: Microseconds) -> int:
-    """Remove the link records that are older than a grace: by now the reference is there, or was never made."""
-    old = [
-        key
-        for key, value in stores.kv.scan(stores.records, LINK, _end(LINK))
-        if decode(Link, value, "a link record").at < before
-    ]
+def drop_links(stores: Stores, now: Microseconds, before: Microseconds) -> int:
+    """Remove the link records that were seen a grace ago: by now the reference is there, or was never made.
+
+    Args:
+        now: by the clock of the object store.
+        before: a grace ago.
+    """
+    old = []
+    for key, value in stores.kv.scan(stores.records, LINK, _end(LINK)):
+        link: Link = decode(Link, value, "a link record")
+        if link.seen_at is None:
+            _see(stores, key, value, replace(link, seen_at=now))
+        elif link.seen_at < before:
+            old.append(key)
     stores.kv.delete_many(stores.records, old)
     return len(old)
+
+
+def _see(stores: Stores, key: bytes, held: bytes, seen: Link | Pin) -> None:
+    """Note when a record was seen first, unless it is gone."""
+    with suppress(PredicateFailed):
+        stores.kv.set_if(stores.records, key, encode(seen), held)
 
 
 # --- commits ----------------------------------------------------------------------------------------------------------
@@ -204,8 +229,7 @@ def put_pin(stores: Stores, commit: CommitId, why: str, days: float = PIN_DAYS) 
         CommitExpired: it is too late.
     """
     key = PIN + commit.encode() + b"/" + new_id().encode()
-    until = stores.clock.now_us() + round(days * _DAY_US)
-    stores.kv.set(stores.records, key, encode(Pin(commit, until, why)))
+    stores.kv.set(stores.records, key, encode(Pin(commit, days, why)))
     try:
         refuse_expired(stores, commit)
     except CommitExpired:
@@ -231,13 +255,18 @@ def pinned(stores: Stores, commits: Sequence[CommitId], why: str) -> Iterator[No
             drop_pin(stores, key)
 
 
-def pins(stores: Stores) -> list[Pin]:
-    """The pins that hold now; those that ended are removed."""
-    now = stores.clock.now_us()
+def pins(stores: Stores, now: Microseconds) -> list[Pin]:
+    """The pins that hold; those that ended are removed.
+
+    Args:
+        now: by the clock of the object store.
+    """
     held, ended = [], []
     for key, value in stores.kv.scan(stores.records, PIN, _end(PIN)):
         pin: Pin = decode(Pin, value, "a pin")
-        if pin.until > now:
+        if pin.seen_at is None:
+            _see(stores, key, value, replace(pin, seen_at=now))
+        if pin.seen_at is None or pin.seen_at + round(pin.days * _DAY_US) > now:
             held.append(pin)
         else:
             ended.append(key)

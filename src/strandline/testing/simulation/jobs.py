@@ -132,7 +132,7 @@ def recover(actor: Actor, kind: str) -> None:
     actor.finish(op, act)
 
 
-def shift(actor: Actor, kind: str) -> None:
+def shift(actor: Actor, _kind: str) -> None:
     """Copy what is only staged to another branch, and delete it where it was: its bytes change branches."""
     into, source = actor.rnd.sample(("main", "work"), 2)
     path, branch, other = actor.path(), actor.branch(into), actor.branch(source)
@@ -164,9 +164,13 @@ def collect(actor: Actor, kind: str) -> None:
     op = actor.begin(kind, "", "")
     others = [other.start for other in under_way(world) if other is not op]
     before = store_time(min([op.start, *others]))
+    op.arguments["before"] = before
+    runs = [other.arguments.get("before", before) for other in under_way(world)]
 
     def act() -> object:
-        collector = Collector(actor.repo._core, RULE, grace_days=0.0, before_us=before)
+        collector = Collector(
+            actor.repo._core, RULE, grace_days=0.0, before_us=before, links_before_us=min([before, *runs])
+        )
         try:
             return collector.run()
         except Contention:
