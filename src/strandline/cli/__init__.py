@@ -11,12 +11,14 @@ import typer
 
 import strandline
 from strandline.cli import (
+    gc_commands,
     history_commands,
     lake_commands,
     object_commands,
     ref_commands,
     repo_commands,
     table_commands,
+    tx_commands,
     upkeep_commands,
 )
 from strandline.cli.output import Output
@@ -33,6 +35,8 @@ app.add_typer(repo_commands.app, name="repo")
 app.add_typer(ref_commands.branch_app, name="branch")
 app.add_typer(ref_commands.tag_app, name="tag")
 app.add_typer(table_commands.app, name="table")
+app.add_typer(tx_commands.app, name="tx")
+app.add_typer(gc_commands.app, name="gc")
 app.command()(lake_commands.init)
 for command in (
     object_commands.ls,

@@ -63,6 +63,9 @@ def protect(
     name: str,
     pattern: Annotated[str, typer.Argument(help="Glob pattern of branch names, such as release-*.")],
     block: Annotated[list[str] | None, typer.Option(help="stage, commit, merge, reset or delete.")] = None,
+    writer: Annotated[
+        list[str] | None, typer.Option(help="A writer whose transactions may be published all the same.")
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove this protection instead.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
@@ -73,11 +76,14 @@ def protect(
         if remove:
             repository.unprotect(pattern)
         elif block:
-            repository.protect(pattern, block)
+            repository.protect(pattern, block, writers=writer or ())
         else:
-            repository.protect(pattern)
-        rules = [{"pattern": rule.pattern, "blocked": ", ".join(rule.blocked)} for rule in repository.protections]
-        s.out.rows(rules, ("pattern", "blocked"), "No branch is protected.")
+            repository.protect(pattern, writers=writer or ())
+        rules = [
+            {"pattern": rule.pattern, "blocked": ", ".join(rule.blocked), "writers": ", ".join(rule.writers) or None}
+            for rule in repository.protections
+        ]
+        s.out.rows(rules, ("pattern", "blocked", "writers"), "No branch is protected.")
 
 
 @app.command("read-only")

@@ -1,0 +1,105 @@
+"""`strandline gc`: retention rules and the collection of garbage"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import msgspec
+import typer
+
+from strandline.cli.output import counted
+from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.errors import UsageError
+from strandline.repository.garbage import Plan
+from strandline.repository.retention import GRACE_DAYS, Retention
+
+app = typer.Typer(name="gc", help="Collect what nothing refers to, beside all other work.")
+
+RepositoryArgument = Annotated[str, typer.Argument(help="The repository.")]
+GraceOption = Annotated[
+    float, typer.Option("--grace-days", min=0, help="Files younger than this stay; longer than your longest job.")
+]
+
+
+def _told(plan: Plan, verb: str) -> str:
+    parts = [
+        f"{verb} {counted(plan.files, 'file')} ({plan.bytes:,} bytes) of {plan.total_files:,}",
+        f"{plan.orphans:,} that nothing refers to",
+        f"{plan.dead:,} left by committed transactions",
+        f"{plan.rejected:,} of rejected ones",
+    ]
+    stay = f"{plan.young:,} are too young, {plan.unknown:,} are not strandline's."
+    commits = f"{counted(plan.kept, 'commit')} kept, {plan.expiring:,} expiring now, {plan.expired:,} expired earlier."
+    return f"{': '.join((parts[0], ', '.join(parts[1:])))}.\n{stay}\n{commits}"
+
+
+def _progress(step: Callable[[int, int], object]) -> Callable[[str, int, int], object]:
+    return lambda doing, done, total: step(done, total)
+
+
+@app.command()
+def plan(
+    repository: RepositoryArgument,
+    grace_days: GraceOption = GRACE_DAYS,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a run would delete now, and how much that frees."""
+    with session(lake, as_json) as s:
+        with s.out.steps("files and ranges") as step:
+            found = s.repository(repository).gc.plan(grace_days=grace_days, progress=_progress(step))
+        s.out.say(_told(found, "A run would delete"), msgspec.to_builtins(found))
+
+
+@app.command()
+def run(
+    repository: RepositoryArgument,
+    grace_days: GraceOption = GRACE_DAYS,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete it. May be interrupted, and run while others work."""
+    with session(lake, as_json) as s:
+        with s.out.steps("files and ranges") as step:
+            found = s.repository(repository).gc.run(grace_days=grace_days, progress=_progress(step))
+        s.out.say(_told(found, "Deleted"), msgspec.to_builtins(found))
+
+
+@app.command()
+def retention(
+    repository: RepositoryArgument,
+    days: Annotated[float | None, typer.Option(help="Keep commits for so many days.")] = None,
+    forever: Annotated[bool, typer.Option("--forever", help="Keep all commits.")] = False,
+    branch: Annotated[
+        list[str] | None, typer.Option(metavar="PATTERN=DAYS", help="Days for some branches; 'forever' keeps all.")
+    ] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show for how long commits are kept, or say so."""
+    with session(lake, as_json) as s:
+        gc = s.repository(repository).gc
+        if days is not None and forever:
+            raise UsageError("--days and --forever exclude each other.")
+        if days is not None or forever or branch:
+            gc.set_retention(days if days is not None or forever else gc.retention.days, dict(map(_rule, branch or ())))
+        rules = gc.retention
+        lines = [f"Commits are kept {_days(rules.days)}.", *(f"  {p}: {_days(d)}" for p, d in rules.branches.items())]
+        s.out.say("\n".join(lines), _fields(rules))
+
+
+def _rule(text: str) -> tuple[str, float | None]:
+    pattern, _, value = text.rpartition("=")
+    try:
+        return pattern, None if value == "forever" else float(value)
+    except ValueError:
+        raise UsageError(f"{text!r} is no rule.", next="Write --branch 'release-*=90' or 'main=forever'.") from None
+
+
+def _days(days: float | None) -> str:
+    return "for ever" if days is None else f"for {days:g} days after they were the head of a branch"
+
+
+def _fields(rules: Retention) -> dict[str, object]:
+    return {"days": rules.days, "branches": dict(rules.branches)}
