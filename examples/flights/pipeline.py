@@ -1,7 +1,7 @@
 """The main job: all flights that left New York City in 2013, from raw files to a trustworthy table.
 
-It loads raw files, cleans and joins them with Spark on a branch, checks the result, merges it, catches a bad batch
-before anyone sees it, looks back in time, and takes a change back. Run it with `make demo`; run it again over its lake.
+It loads raw files, cleans and joins them with Spark in one transaction, fences a driver that was replaced, catches a
+bad batch on a branch before anyone sees it, merges another version, looks back in time, and takes a change back. Run it with `make demo`; run it again over its lake.
 """
 
 from __future__ import annotations
@@ -164,23 +164,42 @@ def fresh_branch(repo: Repository, name: str) -> Branch:
 
 
 def build(spark: SparkSession, repo: Repository) -> None:
-    main, work = repo.branch("main"), fresh_branch(repo, "clean-flights")
-    flights = work.table("tables/flights").write(
-        clean(spark, work), mode="overwrite", partition_by=["month"], schema="replace"
-    )
-    table = work.table("tables/flights").to_spark(spark)
-    summary = work.table("tables/delays").write(delays(table), mode="overwrite", schema="replace")
-    say(f"   tables/flights: {flights.files} files in 12 months, {flights.bytes / 1e6:.1f} MB")
-    say(f"   tables/delays:  {summary.files} files, {work.table('tables/delays').to_spark(spark).count():,} rows")
-    say("   main knows nothing of them yet; the checks run on the branch")
-    problems = problems_of(table)
-    if problems:
-        raise SystemExit(f"The clean data is bad: {'; '.join(problems)}")
-    work.commit("Clean flights, and delays per carrier, route and month", metadata={"step": "clean"})
-    merged = main.merge(work)
-    rows, cancelled = table.count(), table.where("cancelled").count()
-    say(f"   checks passed, merged into main as {merged.id[:12]}")
+    """Both tables in one transaction: they appear on main at one instant, or not at all."""
+    main = repo.branch("main")
+    with main.transaction("ingest", "Clean flights, and delays per carrier, route and month") as tx:
+        raw = repo.ref("main@")
+        tx.table("tables/flights").write(clean(spark, raw), mode="overwrite", partition_by=["month"], schema="replace")
+        table = tx.table("tables/flights").to_spark(spark)  # the transaction sees its own writes, nobody else does
+        tx.table("tables/delays").write(delays(table), mode="overwrite", schema="replace")
+        problems = problems_of(table)
+        tx.require(not problems, "; ".join(problems))
+        rows, cancelled = table.count(), table.where("cancelled").count()
+    done = tx.result
+    say(f"   {done.files} files of two tables, {done.bytes / 1e6:.1f} MB, checked, then published by one swap:")
+    say(f"   commit {done.commit[:12]}, {done.publish_seconds * 1000:.0f} ms")
     say(f"   {rows:,} flights, {cancelled:,} of them cancelled")
+
+
+def fence_a_zombie(spark: SparkSession, repo: Repository) -> None:
+    """A driver hangs, is declared dead and replaced; then it wakes up."""
+    before = delays(repo.branch("main").table("tables/flights").to_spark(spark))
+    hung = repo.branch("main").transaction("nightly", "Delays, by a driver that hangs").begin()
+    hung.table("tables/delays").write(before.limit(10), mode="overwrite")
+    say(f"   transaction {hung.transaction_id} of 'nightly' has written its files, and hangs before it publishes")
+    with strandline.open(OUT / "lake") as elsewhere:
+        with elsewhere.repository("nyc").branch("main").transaction("nightly", "Delays, by its successor") as tx:
+            tx.table("tables/delays").write(before, mode="overwrite")
+        say(f"   its successor, transaction {tx.transaction_id}, publishes {tx.result.rows:,} rows")
+    try:
+        hung.commit()
+    except strandline.Fenced as fenced:
+        say(f"   the first one wakes up and commits. {fenced}")
+    else:
+        raise SystemExit("The zombie has published.")
+    if repo.branch("main").table("tables/delays").to_spark(spark).count() != tx.result.rows:
+        raise SystemExit("The zombie has done harm.")
+    collected = repo.gc.run()
+    say(f"   collected what it left: {collected.rejected} files")
 
 
 def bad_batch(spark: SparkSession, repo: Repository) -> None:
@@ -275,8 +294,10 @@ def main() -> None:
         repo = lake.repository("nyc", create=True)
         with step("Load the raw files, as one commit"):
             load_raw(repo.branch("main"))
-        with step("Clean and join on a branch, check, merge"):
+        with step("Clean, join and check in one transaction: two tables appear at one instant"):
             build(spark, repo)
+        with step("A zombie driver is fenced"):
+            fence_a_zombie(spark, repo)
         with step("A bad batch is caught on its branch and never reaches main"):
             bad_batch(spark, repo)
         with step("A second version: only flights that were flown"):
@@ -292,6 +313,7 @@ def main() -> None:
     say(f"\nDone in {time.monotonic() - started:.0f} s. Explore the lake:\n")
     for command in (
         "log nyc/main --graph",
+        "tx ls nyc/main",
         "ls nyc/main/tables/",
         "diff nyc/main~1 nyc/main",
         "ls nyc/main/raw/",

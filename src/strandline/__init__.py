@@ -14,9 +14,11 @@ from strandline.errors import (
     AlreadyExists,
     BranchGone,
     BranchProtected,
+    CommitExpired,
     Conflict,
     Contention,
     Corrupted,
+    Fenced,
     FormatError,
     InvalidName,
     InvalidRef,
@@ -25,6 +27,7 @@ from strandline.errors import (
     MergeConflict,
     NewerFormat,
     NotAllowed,
+    NotAssigned,
     NotFound,
     NothingToCommit,
     NothingToMerge,
@@ -35,11 +38,13 @@ from strandline.errors import (
     RefNotFound,
     RepositoryNotFound,
     RepositoryReadOnly,
+    RequirementFailed,
     SchemaMismatch,
     StorageError,
     StoreUnavailable,
     StrandlineError,
     TableNotFound,
+    TransactionClosed,
     UncommittedChanges,
     UsageError,
 )
@@ -55,6 +60,7 @@ if TYPE_CHECKING:
     from strandline.repository.ref import Ref
     from strandline.repository.repository import Repository
     from strandline.repository.results import CommonPrefix, ObjectInfo
+    from strandline.repository.transaction import Transaction, TransactionResult
     from strandline.tables.table import Table
     from strandline.tree.rows import Entry
 
@@ -87,12 +93,14 @@ __all__ = [
     "BranchProtected",
     "Change",
     "Commit",
+    "CommitExpired",
     "CommonPrefix",
     "Conflict",
     "Contention",
     "Corrupted",
     "Diff",
     "Entry",
+    "Fenced",
     "FormatError",
     "Imported",
     "InvalidName",
@@ -105,6 +113,7 @@ __all__ = [
     "MergeConflict",
     "NewerFormat",
     "NotAllowed",
+    "NotAssigned",
     "NotFound",
     "NothingToCommit",
     "NothingToMerge",
@@ -118,6 +127,7 @@ __all__ = [
     "Repository",
     "RepositoryNotFound",
     "RepositoryReadOnly",
+    "RequirementFailed",
     "SchemaMismatch",
     "StorageError",
     "StoreUnavailable",
@@ -125,6 +135,7 @@ __all__ = [
     "Table",
     "TableNotFound",
     "Transaction",
+    "TransactionClosed",
     "TransactionResult",
     "UncommittedChanges",
     "UsageError",
