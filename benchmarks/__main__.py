@@ -26,6 +26,8 @@ NAMES = (
     "files",
     "planning",
     "tables",
+    "transactions",
+    "garbage",
 )
 HERE = Path(__file__).parent
 

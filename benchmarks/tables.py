@@ -72,9 +72,15 @@ def run() -> list[Result]:
                 total(planned[0])
 
             parquet, delta = str(place / "parquet"), str(place / "delta")
+
+            def publish_ours() -> None:
+                with main.transaction("bench", "eight million rows") as tx:
+                    tx.table("published").write(data, mode="overwrite")
+
             writes: dict[str, Callable[[], object]] = {
                 "plain Parquet": lambda: data.write.mode("overwrite").parquet(parquet),
                 "strandline": ours,
+                "strandline, published": publish_ours,
                 "Delta": lambda: data.write.format("delta").mode("overwrite").save(delta),
                 "Iceberg": lambda: data.writeTo("ice.db.t").createOrReplace(),
             }
@@ -96,9 +102,10 @@ def run() -> list[Result]:
                             times[name].append(took)
                 plain = times["plain Parquet"]
                 found.append(result(f"{verb}: plain Parquet", plain, "s", None, "less", where))
-                for name in ("strandline", "Delta", "Iceberg"):
+                targets = {"strandline": 1.1, "strandline, published": 1.05}
+                for name in list(actions)[1:]:
                     ratios = [mine / theirs for mine, theirs in zip(times[name], plain, strict=True)]
-                    target = 1.1 if name == "strandline" else None
+                    target = targets.get(name)
                     found.append(result(f"{verb}: {name} / plain Parquet", ratios, "×", target, "less", where))
                 overhead = own[verb][1:]
                 found.append(result(f"{verb}: strandline's own overhead", overhead, "ms", None, "less", where))

@@ -1,7 +1,8 @@
 """The main job: all flights that left New York City in 2013, from raw files to a trustworthy table.
 
 It loads raw files, cleans and joins them with Spark in one transaction, fences a driver that was replaced, catches a
-bad batch on a branch before anyone sees it, merges another version, looks back in time, and takes a change back. Run it with `make demo`; run it again over its lake.
+bad batch on a branch before anyone sees it, merges another version, looks back in time, and takes a change back. Run
+it with `make demo`; run it again over its lake.
 """
 
 from __future__ import annotations
