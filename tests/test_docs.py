@@ -51,6 +51,12 @@ def test_the_pages_on_spark_and_on_other_tools_run(
     assert found["total"] is not None
 
 
+def test_the_page_on_transactions_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run_blocks("transactions.md")
+    assert found["done"] is not None
+
+
 def test_the_site_is_built(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=240)

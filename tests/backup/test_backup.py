@@ -308,3 +308,24 @@ def test_a_backup_of_a_damaged_lake_says_what_is_missing(filled: Repository, lak
         lake.backup(tmp_path / "backup")
     with pytest.raises(StrandlineError, match="no complete backup"):
         lake.restore(tmp_path / "backup")
+
+
+def test_transactions_are_recognised_after_a_restore(tmp_path: Path) -> None:
+    """Tokens, positions and names that were forgotten come along; expired commits stay expired."""
+    with strandline.open(tmp_path / "one", create=True, synced=False) as lake:
+        main = lake.repository("nyc", create=True).branch("main")
+        with main.transaction("stream", token="7", position="seven") as tx:
+            tx.put("a", b"1")
+        lake.backup(tmp_path / "saved")
+    with strandline.open(tmp_path / "two", create=True, synced=False) as other:
+        other.restore(tmp_path / "saved")
+        main = other.repository("nyc").branch("main")
+        assert main.writers["stream"].position == "seven"
+        with main.transaction("stream", token="7") as again:
+            again.put("a", b"2")
+        assert again.result.is_repeat
+        assert again.result.commit == tx.result.commit
+        with main.transaction("stream", token="8") as later:
+            later.put("a", b"2")
+        assert later.transaction_id > tx.transaction_id + 1_000
+        assert main.read("a") == b"2"

@@ -93,7 +93,7 @@ def test_n03_nothing_is_written_outside_an_open_transaction_or_its_own_prefix(fi
     tx.put("a", b"2")
     keys = blobs(first)
     assert len(keys) == 2
-    assert all(key.startswith(tx.data_prefix) and f"txn-{tx.transaction_id:016d}-" in key for key in keys)
+    assert all(key.startswith(tx.data_prefix) and f".txn-{tx.transaction_id:016d}/" in key for key in keys)
     for address in ("data/elsewhere", tx.data_prefix + "x/../../y", "s3://bucket/x", "/etc/passwd"):
         with pytest.raises(UsageError, match="prefix"):
             tx.link("b", address, size=1, checksum="x")

@@ -109,11 +109,14 @@ def _branch(place: BlobStore, saved: SavedRepository, stores: Stores, branch: Br
         sealed_tokens=(),
         content_epoch=branch.content_epoch + 1,
         compaction_started=None,
+        next_txn=branch.next_txn + IDS_SKIPPED,
         write_ids=(new_id(),),
     )
 
 
 CLAIM = b"restored-as"
+IDS_SKIPPED = 1 << 20
+"""Transactions may have been begun after the backup was made; their ids are not given again over the same files."""
 
 
 def _claim(stores: Stores, record: RepositoryRecord) -> None:

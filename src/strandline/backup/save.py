@@ -28,6 +28,7 @@ from strandline.backup.layout import (
     staged_key,
 )
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
+from strandline.branch import transactions
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog, commit_pair
 from strandline.branch.record import Branch, RefRecord, Tag
@@ -40,6 +41,7 @@ from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, BranchGone, NotFound, ObjectMissing
 from strandline.ids import CommitId, new_id
 from strandline.repository.parallel import in_parallel
+from strandline.repository.promises import expired, expired_pair
 from strandline.repository.record import RepositoryRecord
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import changes_from_staged, column
@@ -115,6 +117,7 @@ class _Save:
         self._progress = progress
         self._trees = TreeStore(source.stores.trees.blobs, 8 << 20)
         self._commits = CommitLog(source.stores)
+        self._expired = expired(source.stores)
 
     def run(self) -> SavedRepository:
         id = self._record.id
@@ -168,7 +171,7 @@ class _Save:
         found.refs.append((name.encode(), encode(now)))
         found.branches.append(SavedBranch(name, now.head, count))
         found.heads.add(now.head)
-        found.blocks += block_pairs(self._stores, now)
+        found.blocks += [*block_pairs(self._stores, now), *transactions.record_pairs(self._stores, now.branch_id)]
         for move in read_moves(self._stores, now):
             found.heads |= {move.after, *([move.before] if move.before else [])}
         if now.compacted is not None:
@@ -179,7 +182,10 @@ class _Save:
         waiting, seen = list(found.heads), set(found.heads)
         while waiting:
             commit = self._commits.get(waiting.pop())
-            found.trees.add(commit.tree_ref)
+            if commit.id in self._expired:
+                yield expired_pair(commit.id, self._expired[commit.id])  # its files may be gone
+            else:
+                found.trees.add(commit.tree_ref)
             yield commit_pair(commit)
             for parent in commit.parents:
                 if parent not in seen:

@@ -212,6 +212,15 @@ def forget(stores: Stores, record: TransactionRecord) -> None:
     stores.kv.delete_many(stores.records, keys)
 
 
+def record_pairs(stores: Stores, branch_id: BranchId) -> list[tuple[bytes, bytes]]:
+    """The records of a branch's transactions, tokens and forgotten writers, for a backup."""
+    found: list[tuple[bytes, bytes]] = []
+    for kind in (b"txn/", b"token/", b"writer/"):
+        prefix = kind + branch_id.encode() + b"/"
+        found += stores.kv.scan(stores.records, prefix, prefix[:-1] + b"0")
+    return found
+
+
 def forget_transactions(stores: Stores, branch_id: BranchId) -> None:
     """Clean up after a deleted branch; the records of transactions stay until their files are collected."""
     for kind in (b"token/", b"writer/"):

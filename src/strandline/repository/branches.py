@@ -14,6 +14,7 @@ from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import Deleted, RefRecord, Tag, Why, refuse_blocked, with_head
 from strandline.branch.reflog import forget_moves
 from strandline.branch.token_queue import dropped, put_item
+from strandline.branch.transactions import forget_transactions
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, NotAllowed, RefNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, new_id
@@ -143,6 +144,7 @@ def delete_branch(core: RepositoryCore, name: str) -> CommitId:
             raise NotAllowed(f"{name!r} was made the default branch meanwhile, so it stays.")
         with suppress(StoreUnavailable):  # the branch is gone; what is left of its reflog harms nobody
             forget_moves(core.stores, seen.branch.branch_id)
+            forget_transactions(core.stores, seen.branch.branch_id)
         return seen.branch.head
 
 

@@ -1,9 +1,8 @@
-"""Where bytes are put: physical keys, which no two writes ever share, and what a key tells of who wrote it."""
+"""Where bytes are put: physical keys, which no two writes ever share, with prefixes that tell who wrote them."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from strandline.ids import BranchId, new_id
 
@@ -11,7 +10,6 @@ PHYSICAL_ROOT = "data"
 TRANSACTIONS_FOLDER = "_strandline/txn"
 _UNSAFE = re.compile(r"[^A-Za-z0-9.]")
 SUFFIX_MAX_CHARS = 24
-_OF_TRANSACTION = re.compile(r"data/sl_branch=([0-9a-f]+)/sl_write=txn-(\d{16})-|_strandline/txn/([0-9a-f]+)/(\d{16})/")
 
 
 def physical_suffix(path: str) -> str:
@@ -38,24 +36,11 @@ def write_folder(branch_id: BranchId, write_id: str) -> str:
 def transaction_prefix(branch_id: BranchId, id: int) -> str:
     """What all data keys of a transaction begin with, and no others: ids are never used again on a branch.
 
-    It ends within a folder's name, since a write's folder has to stand at the same depth as any other.
+    A folder of its own, so that one LIST finds them, however much else the branch has written.
     """
-    return write_folder(branch_id, f"txn-{id:016d}-")
+    return f"{PHYSICAL_ROOT}/sl_branch={branch_id}.txn-{id:016d}/"
 
 
 def transaction_folder(branch_id: BranchId, id: int) -> str:
     """Where a transaction's manifests and deadlists are."""
     return f"{TRANSACTIONS_FOLDER}/{branch_id}/{id:016d}/"
-
-
-class Owner(NamedTuple):
-    branch_id: BranchId
-    transaction: int
-
-
-def owner_of(key: str) -> Owner | None:
-    """The transaction that a key belongs to, or None."""
-    found = _OF_TRANSACTION.match(key)
-    if found is None:
-        return None
-    return Owner(BranchId(found[1] or found[3]), int(found[2] or found[4]))

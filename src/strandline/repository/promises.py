@@ -281,8 +281,13 @@ def expired(stores: Stores) -> dict[CommitId, Expired]:
     }
 
 
+def expired_pair(commit: CommitId, mark: Expired) -> tuple[bytes, bytes]:
+    """Key and value of the record."""
+    return EXPIRED + commit.encode(), encode(mark)
+
+
 def put_expired(stores: Stores, commits: Sequence[CommitId], mark: Expired) -> None:
-    stores.kv.set_many(stores.records, [(EXPIRED + commit.encode(), encode(mark)) for commit in commits])
+    stores.kv.set_many(stores.records, [expired_pair(commit, mark) for commit in commits])
 
 
 def drop_expired(stores: Stores, commits: Sequence[CommitId]) -> None:

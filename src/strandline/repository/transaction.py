@@ -588,10 +588,10 @@ class Transaction(Writable):
 
     def _new_key(self, path: str) -> str:
         prefix = transaction_prefix(self.branch_id, self.transaction_id)
-        return f"{prefix}{new_id()}/{new_id()}{physical_suffix(path)}"
+        return f"{prefix}{new_id()}{physical_suffix(path)}"
 
     def _new_folder(self) -> str:
-        return transaction_prefix(self.branch_id, self.transaction_id) + new_id()
+        return f"{transaction_prefix(self.branch_id, self.transaction_id)}sl_write={new_id()}"
 
     def _wrote(self, files: int, rows: int | None, size_bytes: int) -> None:
         with self._lock:
