@@ -12,11 +12,11 @@ import pytest
 import strandline
 from strandline.branch.cell import BranchCell
 
-FOLDERS = [Path(__file__).parent / "golden_lake", Path(__file__).parent / "golden_lake_2"]
+FOLDERS = [Path(__file__).parent / name for name in ("golden_lake", "golden_lake_2", "golden_lake_3")]
 
 
 def build(folder: Path) -> None:
-    """How the lakes in the repository were made; the first one by a version without `compact`."""
+    """How the lakes in the repository were made; the first by a version without `compact`, two without transactions."""
     with strandline.open(folder, create=True, committer="golden") as lake:
         repo = lake.repository("golden", create=True)
         main = repo.branch("main")
@@ -28,6 +28,10 @@ def build(folder: Path) -> None:
         work.rename("data/001.txt", "renamed.txt")
         work.commit("on work")
         main.merge(work, "merge")
+        with work.transaction("golden", "in a transaction", token="today", position="7") as tx:  # since the third one
+            tx.put("by a transaction", b"x")
+        work.transaction("golden", "never published").begin()
+        repo.gc.set_retention(30, {"release-*": None})
         repo.create_tag("v1", "main~1")
         repo.create_branch("gone")
         repo.delete_branch("gone")
@@ -69,6 +73,14 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
         assert len(list(main.list())) == 41
         moves = [move.verb for move in main.reflog()]
         assert moves == (["commit"] if made.name == "golden_lake" else ["commit", "merge", "commit", "create"])
+        work = repo.branch("work")
+        if made.name == "golden_lake_3":
+            assert (work.writers["golden"].position, work.writers["golden"].open) == ("7", 2)
+            assert [found.state for found in work.transactions] == ["committed", "open"]
+            assert repo.gc.retention.days_of("main") == 30
+        with work.transaction("golden", token="today") as tx:
+            tx.put("again", b"x")
+        assert tx.is_repeat == (made.name == "golden_lake_3")
         assert repo.fsck().is_sound
 
 
@@ -76,7 +88,7 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
 def test_a_golden_lake_is_upgraded(made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "lake"
     shutil.copytree(made, folder)
-    is_old = made.name == "golden_lake"
+    is_old = made.name != "golden_lake_3"
     expected = {"branch": 2, "tag": 1, "deleted": 1, "repository": 1, "lake": 1} if is_old else {}
     with strandline.open(folder, synced=False) as lake:
         before = (folder / "metadata.db").read_bytes()

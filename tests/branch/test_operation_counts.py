@@ -106,27 +106,37 @@ def test_an_atomic_put(counted: Counted) -> None:
 
 
 def test_an_atomic_rename(counted: Counted) -> None:
-    # seal (read, swap), look in each layer, read again, intent, entries, look at the intent, swap, intent away
+    # seal (read, swap), look in each layer, link record, is it condemned, read again, intent, entries, look at the
+    # intent, swap, intent away
     assert counted.cost(lambda: counted.main.rename("old", "new")) == {
         "get": 4,
         "set_if": 2,
         "set": 1,
-        "set_many": 1,
+        "set_many": 2,
+        "scan_page": 1,
         "delete": 1,
     }
 
 
 def test_a_new_branch(counted: Counted) -> None:
-    # repository, head of the source, name, swap, repository again
-    assert counted.cost(lambda: counted.main.create_branch("b")) == {"get": 4, "set_if": 1}
+    # repository, head of the source, pin, has it expired, name, swap, pin away, repository again
+    assert counted.cost(lambda: counted.main.create_branch("b")) == {"get": 5, "set_if": 1, "set": 1, "delete": 1}
 
 
 def test_a_merge(counted: Counted) -> None:
     work = counted.main.create_branch("work")
     link(work, "w", 1)
     work.commit("w")
-    # resolve the source, its head, the branch, look whether anything is staged, commit record, swap
-    assert counted.cost(lambda: counted.main.merge("work")) == {"get": 3, "scan_page": 1, "set_many": 1, "set_if": 1}
+    # resolve the source, its head, pin, has it expired, the branch, look whether anything is staged, commit record,
+    # swap, pin away
+    assert counted.cost(lambda: counted.main.merge("work")) == {
+        "get": 4,
+        "set": 1,
+        "scan_page": 1,
+        "set_many": 1,
+        "set_if": 1,
+        "delete": 1,
+    }
 
 
 def test_a_ref_expression(counted: Counted) -> None:

@@ -610,7 +610,7 @@ class Transaction(Writable):
         """Write an object; it becomes visible with everything else of the transaction."""
         check_path(path)
         if self.is_repeat:
-            return self.stat(path)
+            return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
         self._refuse_early()
         entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
         self._add({path.encode(): encode_staged(entry)})
