@@ -3,7 +3,7 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 
-.PHONY: docs demo test test-sparks check format bench simulate mutation setup servers lock clean golden
+.PHONY: kills docs demo test test-sparks check format bench simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
@@ -13,9 +13,12 @@ test: servers ## the whole suite, against real servers
 	@$(if $(TESTS),,$(MAKE) --no-print-directory test-sparks)
 
 test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark
-	@$(RUN) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark
-	@$(RUN) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m everywhere tests/spark
-	@$(RUN) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark
+	@$(RUN) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
+	@$(RUN) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
+	@$(RUN) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
+
+kills: servers ## drivers of Spark jobs, killed at every call of a store and at 200 random moments
+	@$(RUN) STRANDLINE_TEST_KILLS=all $(BIN)/python -m pytest -q tests/transactions/test_kills.py
 
 check: setup ## format, lint, types, import layers, licences
 	@$(BIN)/ruff format --check .

@@ -55,11 +55,19 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def s3_endpoint() -> Iterator[str]:
-    with servers.s3() as endpoint, pytest.MonkeyPatch.context() as patch:
+def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("s3") / "requests"
+    os.environ["STRANDLINE_TEST_S3_LOG"] = str(log)
+    with servers.s3(log) as endpoint, pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ACCESS_KEY_ID", servers.ACCESS_KEY)
         patch.setenv("AWS_SECRET_ACCESS_KEY", servers.SECRET_KEY)
         yield endpoint
+
+
+@pytest.fixture(scope="session")
+def s3_log(s3_endpoint: str) -> Path:
+    """Where the S3 server writes down each request."""
+    return Path(os.environ["STRANDLINE_TEST_S3_LOG"])
 
 
 @pytest.fixture

@@ -163,8 +163,8 @@ ACCESS_KEY, SECRET_KEY = "testaccess", "testsecret12345"
 
 
 @contextmanager
-def s3() -> Iterator[str]:
-    """A versitygw server with the bucket "lake"; yields its endpoint."""
+def s3(log: Path | None = None) -> Iterator[str]:
+    """A versitygw server with the bucket "lake"; yields its endpoint. It writes each request into the log."""
     program = needed("STRANDLINE_TEST_VERSITYGW", "versitygw")
     with data_folder() as folder:
         port = free_port()
@@ -172,6 +172,14 @@ def s3() -> Iterator[str]:
         (buckets / "lake").mkdir(parents=True)
         (folder / "sidecar").mkdir()
         command = [program, "--access", ACCESS_KEY, "--secret", SECRET_KEY, "--port", f"127.0.0.1:{port}", "--region"]
-        command += ["us-east-1", "posix", "--sidecar", str(folder / "sidecar"), str(buckets)]
+        command += [
+            "us-east-1",
+            "--access-log",
+            str(log or folder / "requests"),
+            "posix",
+            "--sidecar",
+            str(folder / "sidecar"),
+            str(buckets),
+        ]
         with running(command, folder, port):
             yield f"http://127.0.0.1:{port}"

@@ -44,7 +44,7 @@ def local(folder: Path, url: str | None = None, master: str = "local[2]", **more
     builder = SparkSession.builder.master(master)
     for name, value in {**settings(folder), **more}.items():
         builder = builder.config(name, value)
-    session = configure(builder, url).getOrCreate()
+    session = configure(builder, url, avro=url is not None).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     try:
         yield session

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -46,13 +47,38 @@ def test_no_schedule_breaks_a_promise() -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize(("family", "seeds"), [("jobs", 1_000), ("garbage", 500)])
+def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, seeds: int) -> None:
+    broken: list[tuple[int, str]] = []
+    reached: Counter[str] = Counter()
+    for _, more, _, found in run_batches(0, seeds, jobs=os.cpu_count() or 1, family=family):
+        broken += found
+        reached.update(more)
+    assert broken == []
+    wanted = {
+        "jobs": (
+            "transition: begin",
+            "transition: publish",
+            "transition: abort",
+            "refusal: Fenced",
+            "refusal: Conflict",
+        ),
+        "garbage": ("operation: collect garbage", "operation: copy across", "refusal: CommitExpired", "fault: dies"),
+    }[family]
+    assert [name for name in wanted if not reached[name]] == []
+
+
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("patch", MUTATIONS, ids=[patch.stem for patch in MUTATIONS])
 def test_a_mutation_is_caught(patch: Path, tmp_path: Path) -> None:
     """A rule is taken out of a copy of the source, as the patch says, and the simulator must notice."""
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     applied = subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, capture_output=True, text=True)
     assert applied.returncode == 0, f"{patch.name} no longer fits the source: {applied.stderr}"
-    command = [sys.executable, "-m", "strandline.testing.simulation", "--until-broken", "--seeds", str(SEEDS)]
+    told = dict(re.findall(r"^(family|first): (\S+)$", patch.read_text(), re.M))
+    first = int(told.get("first", 0))  # it is known that no seed before this one notices
+    command = [sys.executable, "-m", "strandline.testing.simulation", "--until-broken"]
+    command += ["--first", str(first), "--seeds", str(SEEDS - first), "--family", told.get("family", "protocol")]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "GIT_CEILING_DIRECTORIES": str(tmp_path)}
     run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert "caught after" in run.stdout, f"{SEEDS} seeds did not notice: {run.stdout[-400:]} {run.stderr[-400:]}"

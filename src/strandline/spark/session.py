@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 from strandline.errors import UsageError
 from strandline.lake import Lake
 
-HADOOP_CLOUD = {"4.1": "4.1.1"}
-"""The release of spark-hadoop-cloud for a version of PySpark that has none of its own number."""
+EXTRAS = {"4.1": "4.1.1"}
+"""The release of spark-hadoop-cloud and spark-avro for a version of PySpark that has none of its own number."""
 COMMITTERS = {
     "spark.hadoop.fs.s3a.committer.name": "magic",
     "spark.hadoop.fs.s3a.committer.magic.enabled": "true",
@@ -30,19 +30,24 @@ COMMITTERS = {
 }
 
 
-def configure(builder: Any, lake: Lake | str | None = None, *, packages: bool = True) -> Any:
+def configure(builder: Any, lake: Lake | str | None = None, *, packages: bool = True, avro: bool = False) -> Any:
     """Set up the builder of a Spark session for a lake; returns it.
 
     Args:
         builder: `SparkSession.builder`, before `getOrCreate`.
         lake: the lake, or the URL of its object store. On S3 the session gets S3A, its magic committer, and the
             endpoint; credentials come from the environment, and only those of the object store reach the executors.
-        packages: let Spark fetch the Maven packages that S3 needs; False where they are on its class path already.
+        packages: let Spark fetch the Maven packages that S3 and Avro need; False where they are on its class path.
+        avro: get the package for tables in Avro, which PySpark does not bring.
     """
     builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     url = lake._settings.blob if isinstance(lake, Lake) else lake or ""
     parts = urlsplit(url)
-    if parts.scheme not in ("s3", "s3a"):
+    is_s3 = parts.scheme in ("s3", "s3a")
+    wanted = [*(s3_packages() if is_s3 else ()), *([f"org.apache.spark:spark-avro_2.13:{_extras()}"] if avro else ())]
+    if packages and wanted:
+        builder.config("spark.jars.packages", ",".join(wanted))
+    if not is_s3:
         return builder
     for name, value in COMMITTERS.items():
         builder.config(name, value)
@@ -55,16 +60,17 @@ def configure(builder: Any, lake: Lake | str | None = None, *, packages: bool = 
         builder.config(f"{place}.endpoint.region", options.get("region", "us-east-1"))
     elif "region" in options:
         builder.config(f"{place}.endpoint.region", options["region"])
-    if packages:
-        builder.config("spark.jars.packages", ",".join(s3_packages()))
     return builder
+
+
+def _extras() -> str:
+    return EXTRAS.get(".".join(pyspark.__version__.split(".")[:2]), pyspark.__version__)
 
 
 def s3_packages() -> list[str]:
     """The Maven packages that S3 needs, in the versions that fit the installed PySpark."""
-    minor = ".".join(pyspark.__version__.split(".")[:2])
-    cloud = HADOOP_CLOUD.get(minor, pyspark.__version__)
-    return [f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}", f"org.apache.spark:spark-hadoop-cloud_2.13:{cloud}"]
+    cloud = f"org.apache.spark:spark-hadoop-cloud_2.13:{_extras()}"
+    return [f"org.apache.hadoop:hadoop-aws:{_hadoop_version()}", cloud]
 
 
 def _hadoop_version() -> str:
