@@ -227,7 +227,7 @@ def test_a_pin_keeps_a_commit_and_ends(first: Driver, clock: ManualClock, monkey
     assert promises.pins(stores, now + 86_400 * 10**6) == []
 
 
-@pytest.mark.parametrize("days", [0, -1, 0.5, float("nan")])
+@pytest.mark.parametrize("days", [0, -1, 0.5, float("nan"), float("inf"), 1e300])
 def test_a_retention_of_less_than_a_day_is_refused(days: float, first: Driver) -> None:
     with pytest.raises(UsageError, match="cannot be kept for"):
         first.repo.gc.set_retention(days)
@@ -333,3 +333,29 @@ def test_a_missing_tree_stops_the_collector(first: Driver) -> None:
     with pytest.raises(Exception, match="cannot be told what else is needed"):
         fresh.gc.run(grace_days=0)
     assert blobs(first) == before
+
+
+def test_a_rule_that_is_loosened_brings_no_files_back(
+    first: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was collected stays so, whatever branches and rules there are later; and that is no damage."""
+    monkeypatch.setattr("strandline.repository.garbage.Collector._store_time", lambda self: clock.now_us())
+    history(first, clock)
+    first.repo.gc.set_retention(1)
+    monkeypatch.setattr("strandline.repository.files.Files.__init__", _old_files(clock))
+    for _ in range(2):
+        collect(first)
+        clock.advance_s(1)
+    first.repo.gc.set_retention(None, {"release-*": None})
+    first.repo.create_branch("release-1", "main")
+    for _ in range(3):
+        assert collect(first).expired == 0
+        clock.advance_s(1)
+    assert first.repo.fsck().is_sound
+    assert first.main.read("a") == b"3"
+
+
+@pytest.mark.parametrize("grace", [-1.0, float("inf"), float("nan"), 1e300])
+def test_a_grace_is_a_number_of_days(grace: float, first: Driver) -> None:
+    with pytest.raises(UsageError, match="grace"):
+        first.repo.gc.plan(grace_days=grace)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from strandline.branch.commits import Commit
 from strandline.branch.heads import NewHead
 from strandline.branch.transactions import State
 from strandline.errors import (
+    Conflict,
     Fenced,
     NotAssigned,
     ObjectMissing,
@@ -447,3 +450,71 @@ def test_every_lost_reply_leaves_one_transaction_that_is_published_once(
         assert second.main.exists(f"{writer}/a")
         told = [commit.metadata.get("strandline.writer") for commit in second.main.log()]
         assert told.count(writer) == 1
+
+
+@pytest.mark.parametrize("value", [17, b"x", 1.5, ["x"], "x" * 5_000])
+def test_what_would_make_the_record_unreadable_is_refused(value: object, first: Driver, second: Driver) -> None:
+    for options in ({"position": value}, {"token": value}, {"node": value}, {"committer": value}):
+        with pytest.raises(UsageError):
+            first.main.transaction("nightly", **options)  # type: ignore[arg-type]
+    tx = begun(first)
+    tx.put("a", b"1")
+    with pytest.raises(UsageError, match="position"):
+        tx.commit(position=value)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="position"):
+        tx.position = value  # type: ignore[assignment]
+    with pytest.raises(UsageError, match="node"):
+        first.main.writers.assign("nightly", value)  # type: ignore[arg-type]
+    tx.commit(position="17")
+    assert shown(second) == ["a"]
+
+
+def test_a_token_survives_a_driver_that_died_after_its_swap(
+    first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def dies(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    tx = begun(first, token="today")
+    tx.put("a", b"1")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(transactions, "settle", dies)
+        tx.commit()
+    assert second.main.transactions.recover(tx.transaction_id).state == "committed"
+    with second.main.transaction("nightly", token="tomorrow") as later:
+        later.put("b", b"1")
+    assert begun(second, token="today").is_repeat
+
+
+def test_a_transaction_without_changes_is_judged_too(first: Driver, second: Driver) -> None:
+    with first.main.transaction("setup") as tx:
+        tx.put("in/a", b"1")
+    job = begun(first, expect_unchanged=["in/"])
+    with second.main.transaction("other") as other:
+        other.delete("in/a")
+    with pytest.raises(Conflict, match="in/a"):
+        job.commit(position="1")
+    again = begun(second, "again", expect_unchanged=["in/"])
+    again.put("out", b"1")
+    place = Path(tempfile.mkdtemp()) / "state"
+    again.save(place)
+    with first.main.transaction("other") as other:
+        other.put("in/b", b"1")
+    with pytest.raises(Conflict, match="in/b"):
+        first.main.resume(place).commit()
+
+
+def test_a_block_whose_commit_is_refused_is_aborted(first: Driver, second: Driver) -> None:
+    with pytest.raises(Conflict), first.main.transaction("nightly", expect_unchanged=["in/"]) as tx:
+        with second.main.transaction("other") as other:
+            other.put("in/a", b"1")
+        tx.put("out", b"1")
+    assert states(first)[tx.transaction_id] == "rejected-acknowledged"
+
+
+def test_files_that_are_not_there_are_not_published(first: Driver) -> None:
+    tx = begun(first)
+    tx.link("a", f"{tx.data_prefix}nothing", size=1, checksum="x")
+    with pytest.raises(ObjectMissing, match="not there"):
+        tx.commit()
+    assert shown(first) == []

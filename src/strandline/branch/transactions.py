@@ -25,7 +25,15 @@ from strandline.branch.record import Branch, Writer
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds, from_us
 from strandline.envelope import decode, encode
-from strandline.errors import Contention, Fenced, NotFound, OutcomeUnknown, StoreUnavailable, TransactionClosed
+from strandline.errors import (
+    Contention,
+    Fenced,
+    NotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StrandlineError,
+    TransactionClosed,
+)
 from strandline.ids import BranchId, CommitId
 from strandline.kv.store import ABSENT, PredicateFailed
 
@@ -184,8 +192,10 @@ def effective_state(branch: Branch | None, record: TransactionRecord) -> State:
     return "rejected-pending"
 
 
-def _settle(stores: Stores, branch_id: BranchId, name: str, writer: Writer) -> None:
-    """Write down for good what the branch record says of a writer's last published transaction."""
+def settle(stores: Stores, branch_id: BranchId, name: str, writer: Writer) -> None:
+    """Write down for good what the branch record says of a writer's last published transaction: the only way for a
+    transaction's record to become "committed", and the token comes first.
+    """
     if not writer.committed or not writer.commit:
         return
     _, record = find_record(stores, branch_id, writer.committed)
@@ -198,6 +208,24 @@ def _settle(stores: Stores, branch_id: BranchId, name: str, writer: Writer) -> N
     advance(stores, known, "committed", commit=writer.commit, digest=writer.digest)
 
 
+def _push_off(stores: Stores, branch_id: BranchId, name: str, writer: Writer) -> None:
+    """Write down a writer that is about to leave the branch record; never over what is newer."""
+    settle(stores, branch_id, name, writer)
+    key = _writer_key(branch_id, name)
+    for _ in range(MAX_ATTEMPTS):
+        raw = stores.kv.get(stores.records, key)
+        if raw is not None:
+            held: Writer = decode(Writer, raw, f"writer {name!r}")
+            if max(held.started, held.committed) >= max(writer.started, writer.committed):
+                return
+        try:
+            stores.kv.set_if(stores.records, key, encode(writer), ABSENT if raw is None else raw)
+            return
+        except PredicateFailed:
+            continue
+    raise Contention(f"Others kept changing what is remembered of writer {name!r}.", next="Repeat the call.")
+
+
 def _remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
     """What was written down of a writer when it left the branch record."""
     raw = stores.kv.get(stores.records, _writer_key(branch_id, name))
@@ -208,7 +236,10 @@ def forget(stores: Stores, record: TransactionRecord) -> None:
     """Remove a transaction's record and token."""
     keys = [key_of(record.branch_id, record.id)]
     if record.token:
-        keys.append(_token_key(record.branch_id, record.writer, record.token))
+        key = _token_key(record.branch_id, record.writer, record.token)
+        raw = stores.kv.get(stores.records, key)
+        if raw is not None and decode(Repeat, raw, "a token").id == record.id:
+            keys.append(key)
     stores.kv.delete_many(stores.records, keys)
 
 
@@ -258,11 +289,9 @@ def begin(cell: BranchCell, branch_id: BranchId, who: Who, token: str, message: 
             if done is not None:
                 return done
         gone = writers.to_forget(branch, who.name)
-        _settle(stores, branch_id, who.name, known)
+        settle(stores, branch_id, who.name, known)
         if gone is not None:
-            left = branch.writers[gone]
-            _settle(stores, branch_id, gone, left)
-            stores.kv.set(stores.records, _writer_key(branch_id, gone), encode(left))
+            _push_off(stores, branch_id, gone, branch.writers[gone])
         try:
             cell.swap(seen, writers.begin(branch, who.name, who.node, known))
         except Moved:
@@ -328,9 +357,9 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
         done = granted(cell, branch_id, who.name, what.id, what.digest)
         if done is None:
             raise
-    with suppress(StoreUnavailable, Contention):  # done is done; the next begin writes it down
+    with suppress(StrandlineError):  # done is done; the next begin writes it down
         writer = Writer(committed=what.id, commit=done, token=what.token, digest=what.digest)
-        _settle(cell.stores, branch_id, who.name, writer)
+        settle(cell.stores, branch_id, who.name, writer)
     return commits.get(done)
 
 
@@ -399,6 +428,10 @@ def abort(cell: BranchCell, branch_id: BranchId, who: Who, id: int) -> None:
     except OutcomeUnknown:
         if writers.is_last_started(cell.read(branch_id).branch, who.name, id):
             raise
+        with suppress(Fenced):
+            done = granted(cell, branch_id, who.name, id)
+            if done is not None:
+                raise writers.was_published(who.name, id, done) from None
 
 
 def acknowledge(cell: BranchCell, branch_id: BranchId, name: str, id: int) -> TransactionRecord:
@@ -427,8 +460,7 @@ def assign(cell: BranchCell, branch_id: BranchId, name: str, node: str) -> None:
     def transition(branch: Branch) -> Branch:
         gone = writers.to_forget(branch, name)
         if gone is not None:
-            _settle(cell.stores, branch_id, gone, branch.writers[gone])
-            cell.stores.kv.set(cell.stores.records, _writer_key(branch_id, gone), encode(branch.writers[gone]))
+            _push_off(cell.stores, branch_id, gone, branch.writers[gone])
         known = branch.writers.get(name) or _remembered(cell.stores, branch_id, name)
         return writers.assigned(branch, name, node, known)
 

@@ -74,6 +74,7 @@ def retention(
     branch: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN=DAYS", help="Days for some branches; 'forever' keeps all.")
     ] = None,
+    drop: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="Take a branch rule away.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,8 +83,11 @@ def retention(
         gc = s.repository(repository).gc
         if days is not None and forever:
             raise UsageError("--days and --forever exclude each other.")
-        if days is not None or forever or branch:
-            gc.set_retention(days if days is not None or forever else gc.retention.days, dict(map(_rule, branch or ())))
+        if days is not None or forever or branch or drop:
+            held = gc.retention
+            branches = {**held.branches, **dict(map(_rule, branch or ()))}
+            kept = {pattern: value for pattern, value in branches.items() if pattern not in (drop or ())}
+            gc.set_retention(days if days is not None or forever else held.days, kept)
         rules = gc.retention
         lines = [f"Commits are kept {_days(rules.days)}.", *(f"  {p}: {_days(d)}" for p, d in rules.branches.items())]
         s.out.say("\n".join(lines), _fields(rules))

@@ -39,12 +39,12 @@ class GarbageCollection:
 
         Args:
             days: None keeps all.
-            branches: days for branches whose name matches a glob pattern.
+            branches: days for branches whose name matches a glob pattern; without it, these rules stay as they are.
 
         Raises:
             UsageError: less than a day.
         """
-        rules = check_retention(days, branches or {})
+        rules = check_retention(days, self.retention.branches if branches is None else branches)
         self._repository._change(lambda record: replace(record, retention=rules))
 
     @logged("plan garbage collection")

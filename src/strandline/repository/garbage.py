@@ -9,6 +9,7 @@ with it. Memory: the keys, sizes and times of all files, as columns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -26,8 +27,9 @@ from strandline.branch.staging import scan_staged
 from strandline.branch.transactions import TransactionRecord
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
-from strandline.errors import BranchGone, Contention, Corrupted, ObjectMissing, RefNotFound
+from strandline.errors import BranchGone, Contention, Corrupted, ObjectMissing, RefNotFound, UsageError
 from strandline.ids import BranchId, CommitId, StagingToken, new_id, prefix_end
+from strandline.kv.store import PredicateFailed
 from strandline.repository import promises
 from strandline.repository.core import RepositoryCore
 from strandline.repository.files import Files
@@ -44,6 +46,7 @@ OWN_FOLDERS = (f"{PHYSICAL_ROOT}/", f"{RANGES_FOLDER}/", f"{METARANGES_FOLDER}/"
 CACHE_MAX_BYTES = 16 << 20
 DELETE_KEYS = 1_000
 SEAL_ATTEMPTS = 100
+MAX_GRACE_DAYS = 36_500.0
 RECORDS_KEPT_DAYS = 30.0
 """How long the record of a transaction outlives its files: a repeated commit, or a token, is recognised by it."""
 
@@ -110,6 +113,7 @@ class _Findings:
     sizes: npt.NDArray[np.int64]
     expiring: list[CommitId]
     recalled: list[CommitId]
+    gone: list[CommitId]
     finished: list[TransactionRecord] = field(default_factory=list)
     swept: list[TransactionRecord] = field(default_factory=list)
 
@@ -134,6 +138,8 @@ class Collector:
         progress: Progress = no_progress,
         marker: Marker = mark_here,
     ) -> None:
+        if not 0 <= grace_days <= MAX_GRACE_DAYS:
+            raise UsageError(f"A grace of {grace_days:g} days is none.", next="Use a number of days, such as 7.")
         self._core = core
         self._stores = core.stores
         self._rules = rules
@@ -168,6 +174,7 @@ class Collector:
             resumed += self._finish(left)
         found = self._find()
         self._expire(found)
+        promises.put_expired(self._stores, found.gone, Expired(self._run, self._now, swept=True))
         if len(found.keys):
             record = Condemned(self._run, len(found.keys), int(found.sizes.sum()), self._stores.clock.now_us())
             promises.write_condemned(self._stores, record, found.keys)
@@ -177,7 +184,7 @@ class Collector:
         for transaction in found.finished:
             transactions.advance(self._stores, transaction, "collected")
         self._forget_records()
-        promises.drop_links(self._stores, self._now, self._links_before)
+        promises.drop_links(self._stores, self._store_time(), self._links_before)
         return msgspec.structs.replace(found.plan, resumed=resumed)
 
     # --- what goes ----------------------------------------------------------------------------------------------------
@@ -240,11 +247,13 @@ class Collector:
         """Which commits expire now, which are wanted again, which expired before, which are kept, and whose trees."""
         commits = self._core.commits
         before = promises.expired(self._stores)
-        pinned = [pin.commit for pin in promises.pins(self._stores, self._now)]
+        pinned = [pin.commit for pin in promises.pins(self._stores, self._store_time())]
         known = {name: (branch, self._moved(name, branch)) for name, branch in branches.items()}
         found = retained(commits, known, [*tags, *pinned], self._rules, self._now)
         expiring, trees, gone = [], set(), []
         for commit in commits.all():
+            if commit.id in before and before[commit.id].swept:
+                continue  # its files are gone for good, whatever the rules say by now
             if commit.id in found.keep:
                 trees.add(commit.tree_ref)
             elif commit.id in before and before[commit.id].at < self._before:
@@ -254,7 +263,7 @@ class Collector:
                 trees.add(commit.tree_ref)
                 if commit.id not in before and (commit.date_us < self._before or commit.id in found.reached):
                     expiring.append(commit.id)
-        recalled = [id for id in before if id in found.keep]
+        recalled = [id for id in before if id in found.keep and not before[id].swept]
         return expiring, recalled, gone, found.keep, trees
 
     def _moved(self, name: str, branch: Branch) -> list[CommitId]:
@@ -264,7 +273,7 @@ class Collector:
         found: list[CommitId] = []
         for move in read_moves(self._stores, branch):
             if move.at_us < cutoff:
-                break
+                continue  # not the end: each is dated by the clock of whoever moved the head
             found += [move.after, *([CommitId(move.before)] if move.before else [])]
         return found
 
@@ -346,7 +355,7 @@ class Collector:
             total_files=len(files),
             examples=tuple(keys.slice(0, 10).to_pylist()),
         )
-        return _Findings(plan, keys, sizes, expiring, recalled, finished, swept)
+        return _Findings(plan, keys, sizes, expiring, recalled, expired, finished, swept)
 
     def _deadlist(self, record: TransactionRecord, files: Files) -> npt.NDArray[np.int64]:
         """Where the files stand that a committed transaction wrote and did not publish."""
@@ -371,7 +380,7 @@ class Collector:
         stores = self._stores
         promises.drop_expired(stores, found.recalled)
         promises.put_expired(stores, found.expiring, Expired(self._run, self._now))
-        wanted = {pin.commit for pin in promises.pins(stores, self._now)}
+        wanted = {pin.commit for pin in promises.pins(stores, self._store_time())}
         for key, value in stores.kv.scan(stores.refs):
             record = decode(RefRecord, value, f"ref {key.decode()!r}")
             if isinstance(record, Tag):
@@ -408,10 +417,12 @@ class Collector:
 
     def _swept(self, record: TransactionRecord) -> None:
         """Note the first sweep; a zombie may still be uploading, so there is a second one after a grace."""
-        key, held = transactions.find_record(self._stores, record.branch_id, record.id)
-        if held is not None and key is not None and held.state == "rejected-acknowledged" and held.swept_at is None:
-            swept = msgspec.structs.replace(held, swept_at=self._now)
-            self._stores.kv.set(self._stores.records, transactions.key_of(record.branch_id, record.id), encode(swept))
+        raw, held = transactions.find_record(self._stores, record.branch_id, record.id)
+        if raw is None or held is None or held.state != "rejected-acknowledged" or held.swept_at is not None:
+            return
+        swept = encode(msgspec.structs.replace(held, swept_at=self._now))
+        with suppress(PredicateFailed):
+            self._stores.kv.set_if(self._stores.records, transactions.key_of(record.branch_id, record.id), swept, raw)
 
     def _forget_records(self) -> None:
         """Forget transactions whose files were collected long ago."""

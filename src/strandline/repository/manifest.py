@@ -12,18 +12,20 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 
 from strandline.clock import Microseconds
-from strandline.errors import Corrupted
+from strandline.errors import Corrupted, UsageError
 from strandline.ids import BranchId, CommitId
 from strandline.tree.rows import Changes, changes_from_staged, column, encode_staged, entries_of
 
 KEY = b"strandline"
 DELETED = "deleted"
+TEXT_MAX_CHARS = 4_096
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """All of a transaction but its changes.
 
     Attributes:
+        expect_unchanged: prefixes that the job relies on.
         guarded: prefixes in which nobody else may have changed anything since `base`.
         exact: paths that nobody else may have changed.
         files, rows, bytes: what was written; rows is None if some were not counted.
@@ -41,12 +43,23 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] = {}
     position: str | None = None
     begun_at: Microseconds = 0
+    expect_unchanged: tuple[str, ...] = ()
     guarded: tuple[str, ...] = ()
     exact: tuple[str, ...] = ()
     on_staged: str = "fail"
     files: int = 0
     rows: int | None = 0
     bytes: int = 0
+
+
+def check_text(value: object, what: str) -> str:
+    """Refuse what would make a record unreadable for everyone else."""
+    if not isinstance(value, str) or len(value) > TEXT_MAX_CHARS:
+        told = f"of {len(value):,} characters" if isinstance(value, str) else type(value).__name__
+        raise UsageError(
+            f"{what} is a str of at most {TEXT_MAX_CHARS:,} characters, not {told}.", next="Write it as text: str(…)."
+        )
+    return value
 
 
 def sorted_changes(changes: Mapping[bytes, bytes]) -> Changes:

@@ -91,10 +91,12 @@ class Expired(msgspec.Struct, frozen=True):
 
     Attributes:
         run: that expired it; its files go in a later one.
+        swept: its files have gone, or are about to: it cannot come back.
     """
 
     run: str
     at: Microseconds
+    swept: bool = False
 
 
 def _end(prefix: bytes) -> bytes:

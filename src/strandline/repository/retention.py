@@ -23,6 +23,7 @@ GRACE_DAYS = 7.0
 not told anybody of it yet. So it has to be longer than the longest job, and a week is longer than jobs that people
 have; a table write that takes longer needs a longer one."""
 MIN_DAYS = 1.0
+MAX_DAYS = 36_500.0
 MAX_RULES = 100
 
 
@@ -48,12 +49,14 @@ class Retention(msgspec.Struct, frozen=True):
 
 def check_retention(days: float | None, branches: Mapping[str, float | None]) -> Retention:
     for wanted in (days, *branches.values()):
-        if wanted is not None and not wanted >= MIN_DAYS:
+        if wanted is not None and not isinstance(wanted, int | float):
+            raise UsageError(f"{wanted!r} is no number of days.", next="Use a number, or None to keep them for ever.")
+        if wanted is not None and not MIN_DAYS <= wanted <= MAX_DAYS:
             raise UsageError(
                 f"Commits cannot be kept for {wanted:g} days: readers, and commits under way, use the last ones.",
-                next=f"Use at least {MIN_DAYS:g} day, or None to keep them for ever.",
+                next=f"Use {MIN_DAYS:g} to {MAX_DAYS:,.0f} days, or None to keep them for ever.",
             )
-    if len(branches) > MAX_RULES or any(not pattern for pattern in branches):
+    if len(branches) > MAX_RULES or any(not isinstance(pattern, str) or not pattern for pattern in branches):
         raise UsageError(f"There are at most {MAX_RULES} rules, each with a pattern.", next="Use wider patterns.")
     return Retention(days, dict(branches))
 

@@ -9,6 +9,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +26,7 @@ from strandline.branch.view import overlaid
 from strandline.errors import (
     Conflict,
     Fenced,
+    NotAllowed,
     ObjectMissing,
     RequirementFailed,
     StrandlineError,
@@ -37,6 +39,7 @@ from strandline.operations import logged
 from strandline.repository.expressions import Target
 from strandline.repository.manifest import (
     Facts,
+    check_text,
     decode_manifest,
     digest_of,
     encode_deadlist,
@@ -150,6 +153,11 @@ class Transaction(Writable):
                 "max_uncommitted_bytes must be positive, and has no use for a token: it publishes more than once.",
                 next="Give a position instead, from which a restarted job goes on.",
             )
+        check_text(token, "A token")
+        if node is not None:
+            check_text(node, "A node's name")
+        if committer is not None:
+            check_text(committer, "A committer")
         self._branch = branch
         self._draft = branch._draft(message, metadata, committer, None)
         self._who = Who(writers.check_writer_name(writer), node or this_node(), f"process {os.getpid()}")
@@ -159,7 +167,9 @@ class Transaction(Writable):
         self._max_uncommitted_bytes = max_uncommitted_bytes
         self._lock = threading.RLock()
         self.phase: Phase = "new"
+        self._position: str | None = None
         self.position = position
+        self._under_way = 0
         self.results: list[TransactionResult] = []
         self._reset(NEVER)
 
@@ -197,6 +207,15 @@ class Transaction(Writable):
     @property
     def branch_id(self) -> BranchId:
         return self._target.branch_id
+
+    @property
+    def position(self) -> str | None:
+        """How far the job has consumed its source; on record once it is published."""
+        return self._position
+
+    @position.setter
+    def position(self, value: str | None) -> None:
+        self._position = None if value is None else check_text(value, "A position")
 
     @property
     def writer(self) -> str:
@@ -281,7 +300,12 @@ class Transaction(Writable):
     ) -> None:
         if kind is None:
             if self.phase in ("open", "repeat"):
-                self.commit()
+                try:
+                    self.commit()
+                except (Conflict, NotAllowed):
+                    with suppress(StrandlineError):
+                        self.abort()  # else nobody would say that it writes no more
+                    raise
         elif self.phase == "open":
             try:
                 self.abort()
@@ -372,7 +396,7 @@ class Transaction(Writable):
                 digest=digest,
                 position=self.position,
                 token=self._token,
-                is_empty=not self._changes,
+                is_empty=not (self._changes or self._guards or self._exact or self._expect_unchanged),
             )
             try:
                 commit = transactions.publish(self._cell, self._core.commits, self.branch_id, publication)
@@ -410,7 +434,16 @@ class Transaction(Writable):
             if isinstance(staged, Entry)
         }
         prefix = transaction_prefix(self.branch_id, self.transaction_id)
-        dead = sorted(blob.key for blob in blobs.list(prefix) if blob.key not in live)
+        there = set(blobs.list_keys(prefix))
+        if missing := sorted(live - there):
+            self._refuse_fenced_instead(ObjectMissing("bytes are gone"))
+            raise ObjectMissing(
+                f"{len(missing)} files that transaction {self.transaction_id} refers to are not there, such as "
+                f"{missing[0]!r}.",
+                safe="Nothing of it was published.",
+                next="Write them again, or abort.",
+            )
+        dead = sorted(there - live)
         folder = transaction_folder(self.branch_id, self.transaction_id)
         blobs.put(f"{folder}manifest-{digest}.parquet", encode_manifest(self._facts(), sorted_changes(self._changes)))
         if dead:
@@ -431,7 +464,8 @@ class Transaction(Writable):
             metadata=self._draft.metadata,
             position=self.position,
             begun_at=self._begun_at,
-            guarded=tuple({*self._expect_unchanged, *(guard.prefix for guard in self._guards)}),
+            expect_unchanged=tuple(self._expect_unchanged),
+            guarded=tuple({guard.prefix for guard in self._guards}),
             exact=tuple(sorted(self._exact)),
             on_staged=self._on_staged,
             files=self._files,
@@ -485,14 +519,14 @@ class Transaction(Writable):
         for part in diff(trees, base, head):
             for path, entry in _right_side(part):
                 key = path.encode()
+                if path in self._exact or any(path.startswith(prefix) for prefix in self._expect_unchanged):
+                    blockers.add(path)
+                    continue
                 if key in self._changes:
                     if self._changes[key] != (tombstone if entry is None else encode_staged(entry)):
                         guard = self._replacing(path)
                         if guard is None:
                             blockers.add(path)
-                    continue
-                if path in self._exact or any(path.startswith(prefix) for prefix in self._expect_unchanged):
-                    blockers.add(path)
                     continue
                 for guard in self._guards:
                     if not path.startswith(guard.prefix) or entry is None:
@@ -571,7 +605,7 @@ class Transaction(Writable):
             branch = self._cell.read(self.branch_id, shared=True).branch
             writers.refuse_publisher(branch, self.writer, self.name)
             writers.refuse_fenced(branch, self.writer, self.transaction_id, self._who.node)
-        except (Fenced, TransactionClosed):
+        except Fenced:
             self._fence()
             raise
 
@@ -581,6 +615,8 @@ class Transaction(Writable):
         if most is None or self._bytes < most:
             return
         with self._lock:
+            if self._bytes < most or self._under_way:
+                return  # another thread has, or is writing: what it writes belongs to this transaction
             self.commit()
             begun = transactions.begin(self._cell, self.branch_id, self._who, "", self._draft.message)
             assert not isinstance(begun, Repeat)
@@ -612,9 +648,16 @@ class Transaction(Writable):
         if self.is_repeat:
             return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
         self._refuse_early()
-        entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
-        self._add({path.encode(): encode_staged(entry)})
-        self._wrote(1, None, entry.size)
+        with self._lock:
+            self._under_way += 1
+            key = self._new_key(path)
+        try:
+            entry = upload(self._core, key, path, content, content_type, metadata)
+            self._add({path.encode(): encode_staged(entry)})
+            self._wrote(1, None, entry.size)
+        finally:
+            with self._lock:
+                self._under_way -= 1
         return as_info(path, entry)
 
     def open(self, path: str, mode: str = "rb") -> Any:
@@ -672,6 +715,14 @@ class Transaction(Writable):
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
         with self._lock:
             self._demand_open()
+            prefix = transaction_prefix(self.branch_id, self.transaction_id)
+            for value in changes.values():
+                staged = decode_staged(value)
+                if isinstance(staged, Entry) and not staged.physical_address.startswith(prefix):
+                    raise TransactionClosed(
+                        f"{staged.physical_address!r} was written for another transaction, which has ended meanwhile.",
+                        next="Write it again.",
+                    )
             self._changes.update(changes)
             self._sorted = None
 
@@ -753,8 +804,17 @@ class Transaction(Writable):
             self._demand_open()
             target = Path(path)
             partial = target.with_name(f".{target.name}.part")
-            partial.write_bytes(encode_manifest(self._facts(), sorted_changes(self._changes)))
-            partial.replace(target)
+            body = encode_manifest(self._facts(), sorted_changes(self._changes))
+            try:
+                with partial.open("wb") as file:
+                    file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(target)
+            except OSError as error:
+                raise UsageError(
+                    f"{str(target)!r} cannot be written: {error.strerror}.", next="Check the path."
+                ) from error
 
     def _restore(self, facts: Facts, changes: dict[bytes, bytes]) -> None:
         self._opened(facts.id, Target("commit", facts.base, self.name, self.branch_id))
@@ -799,7 +859,7 @@ def resume(branch: Branch, body: bytes, name: str) -> Transaction:
         facts.message,
         token=facts.token,
         node=facts.node,
-        expect_unchanged=(),
+        expect_unchanged=facts.expect_unchanged,
         on_staged="keep" if facts.on_staged == "keep" else "fail",
         position=facts.position,
         max_uncommitted_bytes=None,

@@ -16,6 +16,7 @@ from strandline.branch.transactions import State, TransactionRecord, Who
 from strandline.clock import Microseconds, from_us
 from strandline.errors import Fenced, NotFound
 from strandline.operations import logged
+from strandline.repository.manifest import check_text
 from strandline.repository.physical import transaction_folder, transaction_prefix
 from strandline.repository.results import Results
 
@@ -90,6 +91,7 @@ class Writers(Results[WriterInfo]):
     def assign(self, name: str, node: str) -> None:
         """Let only one node begin and commit under a name; "" lets anyone."""
         writers.check_writer_name(name)
+        check_text(node, "A node's name")
         transactions.assign(self._branch._cell, self._branch.branch_id, name, node)
 
     @logged("retire writer")
@@ -157,7 +159,10 @@ class Transactions(Results[TransactionInfo]):
         branch = self._branch
         who = Who(record.writer, record.node, record.process)
         transactions.abort(branch._cell, branch.branch_id, who, id)
-        if record.state == "open":
+        if (
+            transactions.effective_state(_record(branch), self._find(id)) == "rejected-pending"
+            and record.state == "open"
+        ):
             transactions.advance(branch._core.stores, record, "rejected-pending")
 
     @logged("acknowledge transaction")
@@ -209,7 +214,9 @@ class Transactions(Results[TransactionInfo]):
             self.acknowledge(id)
             return self[id]
         if done is not None:
-            transactions.advance(core.stores, record, "committed", commit=done)
+            held = _record(branch).writers.get(record.writer)
+            if held is not None and held.committed == id:
+                transactions.settle(core.stores, branch.branch_id, record.writer, held)
             return self[id]
         manifest = self._manifest(id)
         if manifest is None:

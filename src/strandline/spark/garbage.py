@@ -8,11 +8,12 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from strandline.errors import StorageError
 from strandline.repository.core import RepositoryCore
 from strandline.repository.files import Files
 from strandline.repository.garbage import Marker, Progress
 from strandline.spark.read import LISTING_PARALLELISM, LISTING_TASKS
-from strandline.spark.session import described, held_settings
+from strandline.spark.session import described, held_settings, reason_of
 from strandline.tree.range_file import RangeInfo
 
 RANGES_PER_READ = 5_000
@@ -35,8 +36,19 @@ def marker(spark: SparkSession) -> Marker:
 def _addresses(spark: SparkSession, urls: Sequence[str]) -> pa.StringArray:
     """The distinct physical addresses in ranges that are keys of this repository."""
     with held_settings(spark, {LISTING_PARALLELISM: LISTING_TASKS}):
-        rows = spark.read.schema("physical_address STRING").parquet(*urls)
+        # a session may be set to skip what it cannot read: here that would be taken for garbage
+        reader = spark.read.schema("physical_address STRING")
+        for name in ("ignoreCorruptFiles", "ignoreMissingFiles"):
+            reader = reader.option(name, "false")
         column = F.col("physical_address")
-        found: pa.Table = rows.where(~column.contains("://")).select(column).distinct().toArrow()
+        try:
+            rows = reader.parquet(*urls)
+            found: pa.Table = rows.where(~column.contains("://")).select(column).distinct().toArrow()
+        except Exception as error:
+            raise StorageError(
+                f"Spark could not read the metadata: {reason_of(error)}.",
+                safe="Nothing was deleted.",
+                next="Run `strandline fsck`, or collect without Spark.",
+            ) from error
     addresses: pa.StringArray = found.column(0).cast(pa.string()).combine_chunks()
     return addresses

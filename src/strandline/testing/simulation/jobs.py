@@ -211,7 +211,9 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
         "shifts": ("shifter", "shifter", "keeper"),
         "shifts and commits": ("shifter", "shifter", "committer", "keeper", "keeper"),
         "history": ("merger", "resetter", "committer", "brancher", "keeper", "keeper"),
-        "jobs": ("driver", "driver", "operator", "keeper", "keeper"),
+        "jobs": ("driver", "driver", "driver", "keeper"),
+        "slow jobs": ("driver", "driver", "keeper", "keeper"),
+        "jobs and operators": ("driver", "driver", "operator", "merger", "keeper"),
         "all": ("copier", "driver", "merger", "compactor", "mover", "keeper", "keeper", "keeper"),
     },
 }

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 from strandline.branch.record import LayersMoved
-from strandline.errors import NothingToCommit, StrandlineError
+from strandline.errors import NothingToCommit, ObjectMissing, StrandlineError
 from strandline.repository.repository import Repository
 from strandline.testing.simulation.actors import OFTEN, SCENARIOS, Actor, listing
 from strandline.testing.simulation.collector import referred_bytes, referred_files
@@ -72,7 +72,10 @@ def simulate(seed: int, family: str = "protocol") -> Outcome:
             for task, error in scheduler.errors:
                 broken.append(Broken("no error but those of `errors.py` gets out", f"{task.name}: {error!r}"))
             if not broken:
-                broken += last_look(world)
+                try:
+                    broken += last_look(world)
+                except ObjectMissing as error:
+                    broken.append(Broken("nothing that is referred to is missing", error.what))
     for change in world.history.changes:
         reached[f"transition: {transition(change.before, change.after, change.operation)}"] += 1
     for name, look in EXAMPLES.items():
