@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from strandline import Table
 
 FILES = (10, 1_000, 10_000)
+S3_FILES = (10, 1_000)
 RUNS = 5
 SKIP_RUNS = 9
 SKIP_ROWS = 8_000_000
@@ -39,6 +40,43 @@ def run() -> list[Result]:
             found = [one for count in FILES for one in _planning(spark, main.table(f"t{count}"), count)]
             found += _skipping(spark, main.table("skipping"))
         spark.stop()
+        found += _on_s3(place)
+    return found
+
+
+def _on_s3(place: Path) -> list[Result]:
+    """The same on S3A: what planning costs there, and how much of it is ours."""
+    import os
+
+    from tests import servers, sessions
+
+    found = []
+    with servers.s3() as endpoint:
+        os.environ.update(AWS_ACCESS_KEY_ID=servers.ACCESS_KEY, AWS_SECRET_ACCESS_KEY=servers.SECRET_KEY)
+        url = f"s3://lake/bench?endpoint={endpoint}&region=us-east-1"
+        kv = f"sqlite://{place / 's3.db'}"
+        with (
+            sessions.local(place, url) as spark,
+            strandline.open(kv=kv, blob=url, create=True, synced=False) as lake,
+        ):
+            main = lake.repository("bench", create=True).branch("main")
+            for count in S3_FILES:
+                table = main.table(f"t{count}")
+                frame = spark.range(count).selectExpr("id", "id % 10 AS k")
+                wrote = table.write(frame.repartition(max(1, count // 100)), options={"maxRecordsPerFile": "1"})
+                main.commit(f"{count} files")
+                fixed = main._other("main@").table(table.path)
+                own = [seconds(fixed.files) * 1000 / count * 1000 for _ in range(RUNS + 1)]
+                plan = [seconds(lambda t=fixed: t.to_spark(spark)) for _ in range(RUNS + 1)]  # type: ignore[misc]
+                where = f"{count:,} files of one row, S3A on versitygw, committed"
+                per_thousand = wrote.strandline_seconds * 1000 / count * 1000
+                found += [
+                    result(f"S3: plan {count:,} files", plan[1:], "s", None, "less", where),
+                    result(f"S3: own part of planning, per 1,000 of {count:,}", own[1:], "ms", None, "less", where),
+                    result(
+                        f"S3: own part of a write, per 1,000 of {count:,}", [per_thousand], "ms", None, "less", where
+                    ),
+                ]
     return found
 
 

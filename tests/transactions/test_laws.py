@@ -518,3 +518,56 @@ def test_files_that_are_not_there_are_not_published(first: Driver) -> None:
     with pytest.raises(ObjectMissing, match="not there"):
         tx.commit()
     assert shown(first) == []
+
+
+def test_a_commit_that_was_refused_is_not_published_by_an_operator_later(first: Driver, second: Driver) -> None:
+    tx = begun(first, expect_unchanged=["in/"])
+    tx.put("out", b"1")
+    with second.main.transaction("other") as other:
+        other.put("in/a", b"1")
+    with pytest.raises(Conflict):
+        tx.commit()
+    tx.put("more", b"1")  # it goes on, and dies
+    assert second.main.transactions.recover(tx.transaction_id).state == "rejected-acknowledged"
+    assert shown(second) == ["in/a"]
+
+
+def test_a_commit_that_was_asked_for_is_finished_by_an_operator(first: Driver, second: Driver) -> None:
+    tx = begun(first)
+    tx.put("a", b"1")
+    first.lose("set_if", b"/refs", 1, Outcome.NOT_DONE)
+    with pytest.raises(StoreUnavailable):
+        tx.commit()
+    assert second.main.transactions.recover(tx.transaction_id).state == "committed"
+    assert shown(second) == ["a"]
+    first.connect()
+    assert tx.commit().commit == second.main.id
+
+
+def test_what_has_ended_is_not_resumed(first: Driver, second: Driver, tmp_path: Path) -> None:
+    tx = begun(first)
+    tx.put("a", b"1")
+    tx.save(tmp_path / "state")
+    tx.commit()
+    with pytest.raises(TransactionClosed, match="published already"):
+        second.main.resume(tmp_path / "state")
+    doomed = begun(first)
+    doomed.save(tmp_path / "other")
+    begun(second)
+    with pytest.raises(Fenced):
+        second.main.resume(tmp_path / "other")
+    with pytest.raises(UsageError):
+        doomed.save(tmp_path / "nowhere" / "state")
+
+
+def test_a_retired_writer_stays_out_of_service(first: Driver, second: Driver) -> None:
+    tx = begun(first)
+    tx.put("a", b"1")
+    second.main.writers.retire("nightly")
+    assert states(second) == {1: "rejected-acknowledged"}
+    with pytest.raises(NotAssigned, match="is retired"):
+        begun(second)
+    with pytest.raises((Fenced, NotAssigned)):
+        tx.commit()
+    second.main.writers.assign("nightly", "")
+    begun(second).commit()

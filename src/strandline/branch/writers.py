@@ -18,6 +18,8 @@ from strandline.ids import CommitId
 
 MAX_WRITERS = 1_024
 """More names than a branch has jobs; 1,024 of them take 76 KB of the record."""
+RETIRED = "(retired)"
+"""The node that a retired writer is assigned to: none is called so, and nobody can begin under its name."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@/+-]{0,127}", re.ASCII)
 
 
@@ -33,6 +35,11 @@ def check_writer_name(name: str) -> str:
 def refuse_other_node(branch: Branch, name: str, node: str) -> None:
     """Raise if the name is assigned to another node: else two eager restarts could doom each other for ever."""
     writer = branch.writers.get(name)
+    if writer is not None and writer.node == RETIRED:
+        raise NotAssigned(
+            f"Writer {name!r} is retired: nothing begins under its name.",
+            next=f"Bring it back: branch.writers.assign({name!r}, ''), or take another name.",
+        )
     if writer is not None and writer.node and writer.node != node:
         raise NotAssigned(
             f"Writer {name!r} is assigned to node {writer.node!r}, and this is node {node!r}.",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
+from strandline.branch.transactions import State
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session
+from strandline.errors import UsageError
 from strandline.repository.writers import TransactionInfo
 
 app = typer.Typer(name="tx", help="Transactions of jobs: who has which open, and ending those of dead drivers.")
@@ -14,7 +16,7 @@ app = typer.Typer(name="tx", help="Transactions of jobs: who has which open, and
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
 IdArgument = Annotated[int, typer.Argument(help="The number that `tx ls` shows.", min=1)]
 QuietOption = Annotated[
-    float, typer.Option("--quiet-for", metavar="SECONDS", help="Wait until it has written nothing for so long.")
+    float, typer.Option("--quiet-for", min=0, metavar="SECONDS", help="Wait until it has written nothing for so long.")
 ]
 COLUMNS = ("id", "writer", "state", "begun", "node", "commit", "message")
 
@@ -35,11 +37,13 @@ def _fields(found: TransactionInfo) -> dict[str, Any]:
 @app.command()
 def ls(
     branch: BranchArgument,
-    state: Annotated[str | None, typer.Option(help="Only those that are open, committed, rejected-pending, …")] = None,
+    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the transactions on record."""
+    if state is not None and state not in get_args(State):
+        raise UsageError(f"{state!r} is no state of a transaction.", next=f"Use one of {', '.join(get_args(State))}.")
     with session(lake, as_json) as s:
         found = (_fields(each) for each in s.branch(branch).transactions if state is None or each.state == state)
         rows = ({**row, "commit": row["commit"] and row["commit"][:12]} if not as_json else row for row in found)

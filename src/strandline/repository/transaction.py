@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
@@ -119,7 +120,13 @@ def this_node() -> str:
 def this_thread() -> str:
     """A writer's name for jobs that have none: no two of them run at once under it."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", this_node())[:64]
-    return f"write {host} {os.getpid()} {threading.get_native_id()}"
+    return f"write {host} {os.getpid()}-{_incarnation()} {threading.get_native_id()}"
+
+
+@cache
+def _incarnation() -> str:
+    """Tells processes apart that have the same number: containers all begin with 1."""
+    return new_id()[:8]
 
 
 class Transaction(Writable):
@@ -400,6 +407,9 @@ class Transaction(Writable):
             )
             try:
                 commit = transactions.publish(self._cell, self._core.commits, self.branch_id, publication)
+            except (Conflict, NotAllowed):
+                self._drop_manifest(digest)
+                raise
             except (Fenced, TransactionClosed):
                 self._fence()
                 raise
@@ -436,7 +446,7 @@ class Transaction(Writable):
         prefix = transaction_prefix(self.branch_id, self.transaction_id)
         there = set(blobs.list_keys(prefix))
         if missing := sorted(live - there):
-            self._refuse_fenced_instead(ObjectMissing("bytes are gone"))
+            self.refuse_fenced_instead(ObjectMissing("bytes are gone"))
             raise ObjectMissing(
                 f"{len(missing)} files that transaction {self.transaction_id} refers to are not there, such as "
                 f"{missing[0]!r}.",
@@ -449,6 +459,12 @@ class Transaction(Writable):
         if dead:
             blobs.put(f"{folder}deadlist-{digest}.parquet", encode_deadlist(dead))
         return len(dead)
+
+    def _drop_manifest(self, digest: str) -> None:
+        """A commit that was refused is not one that was asked for: nobody may publish it from its manifest later."""
+        folder = transaction_folder(self.branch_id, self.transaction_id)
+        with suppress(StrandlineError):
+            self._core.resolver.namespace.delete_many([f"{folder}manifest-{digest}.parquet"])
 
     def _facts(self) -> Facts:
         return Facts(
@@ -778,10 +794,10 @@ class Transaction(Writable):
 
     def _missing(self, info: ObjectInfo) -> ObjectMissing:
         error = super()._missing(info)
-        self._refuse_fenced_instead(error)
+        self.refuse_fenced_instead(error)
         return error
 
-    def _refuse_fenced_instead(self, error: Exception) -> None:
+    def refuse_fenced_instead(self, error: Exception) -> None:
         """A transaction that was rejected may find its files collected: that is no damage, and is not called so."""
         if self.phase != "open" or self.is_open():
             return
@@ -847,7 +863,8 @@ def resume(branch: Branch, body: bytes, name: str) -> Transaction:
     """Go on with an open transaction from what `Transaction.save` wrote, or from its manifest.
 
     Raises:
-        Fenced: it is open no more.
+        Fenced: another one took over, or it was aborted.
+        TransactionClosed: it was published.
         UsageError: it belongs to another branch.
     """
     facts, changes = decode_manifest(body, name)
@@ -866,5 +883,8 @@ def resume(branch: Branch, body: bytes, name: str) -> Transaction:
         metadata=facts.metadata,
         committer=facts.committer,
     )
+    done = transactions.granted(branch._cell, branch.branch_id, facts.writer, facts.id)
+    if done is not None:
+        raise writers.was_published(facts.writer, facts.id, done)
     transaction._restore(facts, changes)
     return transaction

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from strandline.repository.branch import Branch
     from strandline.repository.transaction import Transaction
 
-RETIRED = "(retired)"
-"""The node that a retired writer is assigned to: none is called so, and nobody can begin under its name."""
 QUIET_POLL_S = 1.0
 
 
@@ -104,7 +102,7 @@ class Writers(Results[WriterInfo]):
         """
         branch = self._branch
         found = self[name]
-        self.assign(name, RETIRED)
+        self.assign(name, writers.RETIRED)
         if found.open is not None:
             branch.transactions.abort(found.open)
             if revoke is not None:

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from strandline.blob import BlobInfo
+from strandline.blob import BlobInfo, BlobNotFound
 from strandline.errors import Conflict, StorageError, StrandlineError, UsageError
 from strandline.repository.parallel import in_parallel
 from strandline.repository.results import as_info
@@ -91,13 +91,24 @@ def write_table(
     core = branch._core
     prefix = branch._new_folder()
     spark_started = time.monotonic()
-    with described(data.sparkSession, f"strandline: write {table.path} on {core.name}/{branch.name}"):
-        _let_spark_write(rows, record, core.resolver.namespace.spark_url(prefix), table, target_file_bytes)
-        spark_seconds = time.monotonic() - spark_started
-        files = _written(table, record, prefix)
-        # before anything refers to them, the files must be as durable as all else
-        core.resolver.namespace.sync([file.info.physical_address for file in files])
-        statistics = _statistics(data, table, record, files)
+    try:
+        with described(data.sparkSession, f"strandline: write {table.path} on {core.name}/{branch.name}"):
+            _let_spark_write(rows, record, core.resolver.namespace.spark_url(prefix), table, target_file_bytes)
+            spark_seconds = time.monotonic() - spark_started
+            files = _written(table, record, prefix)
+            # before anything refers to them, the files must be as durable as all else
+            core.resolver.namespace.sync([file.info.physical_address for file in files])
+            statistics = _statistics(data, table, record, files)
+    except (StorageError, BlobNotFound) as error:
+        if isinstance(branch, Transaction):
+            branch.refuse_fenced_instead(error)  # what is gone may have been collected: then it is doomed, not damaged
+        if isinstance(error, BlobNotFound):
+            raise StorageError(
+                f"A file that Spark has just written for table {table.path!r} is gone: {error}.",
+                safe="Nothing of it is visible on the branch.",
+                next="Write again.",
+            ) from error
+        raise
     entries = [(file.info.path, _entry(file, statistics)) for file in files]
     if held != record:
         entry = upload(core, branch._new_key(RECORD_NAME), RECORD_NAME, encode_record(record), "application/json", None)
