@@ -47,7 +47,7 @@ def test_no_schedule_breaks_a_promise() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("family", "seeds"), [("jobs", 1_000), ("garbage", 500)])
+@pytest.mark.parametrize(("family", "seeds"), [("jobs", 1_000), ("garbage", 500), ("ranges", 300)])
 def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, seeds: int) -> None:
     broken: list[tuple[int, str]] = []
     reached: Counter[str] = Counter()
@@ -63,6 +63,7 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, s
             "refusal: Fenced",
             "refusal: Conflict",
         ),
+        "ranges": ("operation: collect", "transition: commit"),
         "garbage": ("operation: collect garbage", "operation: copy across", "refusal: CommitExpired", "fault: dies"),
     }[family]
     assert [name for name in wanted if not reached[name]] == []

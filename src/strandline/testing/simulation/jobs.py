@@ -20,7 +20,7 @@ from strandline.errors import (
 from strandline.repository.garbage import Collector
 from strandline.repository.retention import Retention
 from strandline.repository.transaction import Transaction
-from strandline.testing.simulation.actors import KINDS, ROLES, Actor
+from strandline.testing.simulation.actors import KINDS, ROLES, SCENARIOS, Actor
 from strandline.testing.simulation.collector import under_way
 from strandline.testing.simulation.stores import store_time
 
@@ -199,6 +199,7 @@ JOB_ROLES: dict[str, dict[str, float]] = {
 }
 ROLES.update(JOB_ROLES)
 FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
+    "ranges": {"garbage": SCENARIOS["garbage"]},
     "jobs": {
         "rivals": ("driver", "driver", "driver", "reader"),
         "staging": ("driver", "driver", "writer", "committer", "compactor"),
