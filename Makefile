@@ -14,7 +14,7 @@ test: servers ## the whole suite, against real servers
 
 test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark
 	@$(RUN) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
-	@$(RUN) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
+	@$(RUN) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions
 	@$(RUN) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
 
 kills: servers ## drivers of Spark jobs, killed at every call of a store and at 200 random moments

@@ -27,6 +27,14 @@ SPARK = os.environ.get("STRANDLINE_TEST_SPARK", "local")
 """Which Spark the tests of tables use: local, connect (a Connect server), s3 (S3A on versitygw), newest."""
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that are about S3A belong to the run whose sessions have it (`make test-sparks`)."""
+    if SPARK != "s3":
+        elsewhere = [item for item in items if item.get_closest_marker("s3")]
+        config.hook.pytest_deselected(items=elsewhere)
+        items[:] = [item for item in items if not item.get_closest_marker("s3")]
+
+
 @pytest.fixture(autouse=True)
 def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in os.environ if name.startswith("STRANDLINE_") and "_TEST_" not in name]:

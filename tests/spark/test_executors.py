@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 
 import strandline
 from strandline.errors import UsageError
-from tests.conftest import SPARK
 
 pytestmark = pytest.mark.spark
 ROOT = Path(__file__).parents[2]
@@ -53,11 +52,9 @@ print("done")
 """
 
 
-@pytest.mark.everywhere
+@pytest.mark.s3
 @pytest.mark.timeout(280)
 def test_executors_need_no_metadata_and_no_secret_travels(tmp_path: Path, s3_endpoint: str, postgres_url: str) -> None:
-    if SPARK != "s3":
-        pytest.skip("needs S3A, which only the sessions of the S3 run have")
     url = postgres_url.replace("test@", f"test:{SECRET}@")
     environment = {
         **os.environ,
@@ -81,8 +78,6 @@ def test_executors_need_no_metadata_and_no_secret_travels(tmp_path: Path, s3_end
 
 
 def test_a_session_without_the_file_system_says_what_to_do(spark: SparkSession, s3_endpoint: str) -> None:
-    if SPARK == "s3":
-        pytest.skip("these sessions have it")
     blob = f"s3://lake/plain-session?endpoint={s3_endpoint}&region=us-east-1"
     with strandline.open(kv="memory://plain-session", blob=blob, create=True) as lake:
         main = lake.repository("nyc", create=True).branch("main")

@@ -10,12 +10,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from strandline.repository.branch import Branch
-from tests.conftest import SPARK
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.everywhere,
-    pytest.mark.skipif(SPARK != "s3", reason="is about S3A"),
+    pytest.mark.s3,
 ]
 FILES = 24
 

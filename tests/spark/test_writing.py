@@ -326,8 +326,6 @@ def test_leftovers_in_the_prefix_never_become_visible(main: Branch, numbers: Dat
 def test_jobs_are_described_and_the_description_is_put_back(
     main: Branch, spark: SparkSession, numbers: DataFrame
 ) -> None:
-    if not hasattr(spark, "_jsc"):
-        pytest.skip("on Spark Connect operations carry tags instead")
     spark.sparkContext.setJobDescription("the user's")
     seen: list[str | None] = []
     original = type(numbers).write.fget  # type: ignore[attr-defined]

@@ -19,7 +19,6 @@ import pytest
 import strandline
 from strandline.lake import Lake
 from tests import sessions
-from tests.conftest import SPARK
 from tests.transactions.killed_driver import ROWS, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
@@ -32,8 +31,6 @@ WAIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    if SPARK != "local":
-        pytest.skip("has a Connect server of its own")
     with sessions.connect_server(tmp_path_factory.mktemp("connect")) as url:
         yield url
 

@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from strandline.cli.output import counted
+from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, session
 from strandline.errors import UsageError
-from strandline.repository.garbage import Plan
+from strandline.repository.garbage import Plan, Progress
 from strandline.repository.retention import GRACE_DAYS, Retention
 
 app = typer.Typer(name="gc", help="Collect what nothing refers to, beside all other work.")
@@ -34,10 +34,6 @@ def _told(plan: Plan, verb: str) -> str:
     return f"{': '.join((parts[0], ', '.join(parts[1:])))}.\n{stay}\n{commits}"
 
 
-def _progress(step: Callable[[int, int], object]) -> Callable[[str, int, int], object]:
-    return lambda doing, done, total: step(done, total)
-
-
 @app.command()
 def plan(
     repository: RepositoryArgument,
@@ -47,9 +43,8 @@ def plan(
 ) -> None:
     """Show what a run would delete now, and how much that frees."""
     with session(lake, as_json) as s:
-        with s.out.steps("files and ranges") as step:
-            found = s.repository(repository).gc.plan(grace_days=grace_days, progress=_progress(step))
-        s.out.say(_told(found, "A run would delete"), msgspec.to_builtins(found))
+        gc = s.repository(repository).gc
+        _tell(s.out, "A run would delete", lambda progress: gc.plan(grace_days=grace_days, progress=progress))
 
 
 @app.command()
@@ -61,9 +56,14 @@ def run(
 ) -> None:
     """Delete it. May be interrupted, and run while others work."""
     with session(lake, as_json) as s:
-        with s.out.steps("files and ranges") as step:
-            found = s.repository(repository).gc.run(grace_days=grace_days, progress=_progress(step))
-        s.out.say(_told(found, "Deleted"), msgspec.to_builtins(found))
+        gc = s.repository(repository).gc
+        _tell(s.out, "Deleted", lambda progress: gc.run(grace_days=grace_days, progress=progress))
+
+
+def _tell(out: Output, verb: str, collect: Callable[[Progress], Plan]) -> None:
+    with out.steps("files and ranges") as step:
+        found = collect(lambda doing, done, total: step(done, total))
+    out.say(_told(found, verb), msgspec.to_builtins(found))
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -26,7 +26,7 @@ from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError, some_paths
-from strandline.ids import BranchId, CommitId, check_path, check_prefix, encoded, new_id
+from strandline.ids import CommitId, check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.repository.differences import Diff
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
@@ -38,7 +38,7 @@ from strandline.repository.reflog import Reflog
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.repository.transaction import OnStaged, Transaction, resume
 from strandline.repository.upload import Content, ObjectWriter, check_metadata, upload
-from strandline.repository.writable import IfChanged, Writable
+from strandline.repository.writable import Overwrite, Writable
 from strandline.repository.writers import Transactions, Writers
 from strandline.tree.rows import TOMBSTONE, Entry, column, encode_staged, entries_of
 
@@ -56,20 +56,8 @@ class Branch(Writable):
     """
 
     @property
-    def name(self) -> str:
-        return self._target.name
-
-    @property
-    def branch_id(self) -> BranchId:
-        return self._target.branch_id
-
-    @property
-    def _cell(self) -> Any:
-        return self._core.cell(self.name)
-
-    @property
     def id(self) -> CommitId:
-        return cast("CommitId", self._cell.read(self.branch_id).branch.head)
+        return self._cell.read(self.branch_id).branch.head
 
     def _find(self, path: str, key: bytes) -> Entry | None:
         return consistently(
@@ -324,12 +312,8 @@ class Branch(Writable):
     def stage_atomically(
         self,
         entries: Sequence[tuple[str, Entry]],
-        *,
-        replace_below: str | None = None,
-        keep: Callable[[str, Entry], bool] = lambda path, entry: False,
+        overwrite: Overwrite | None = None,
         expect: Mapping[str, str | None] | None = None,
-        present: Collection[str] = (),
-        if_changed: IfChanged = "fail",
     ) -> int:
         """Stage entries, and perhaps delete what else is below a prefix, at one instant; see `Writable`."""
         keys = distinct_keys([path for path, _ in entries])
@@ -347,13 +331,13 @@ class Branch(Writable):
                         next="Look at the change, then repeat the call.",
                     )
             gone: list[tuple[bytes, bytes]] = []
-            if replace_below is not None:
-                missing = set(present)
-                for rows in self._sealed_rows(record, replace_below):
+            if overwrite is not None:
+                missing = set(overwrite.present)
+                for rows in self._sealed_rows(record, overwrite.below):
                     for path, entry in entries_of(rows):
                         missing.discard(path)
                         key = path.encode()
-                        if key not in written and not keep(path, entry):
+                        if key not in written and not overwrite.keep(path, entry):
                             gone.append((key, value))
                 if missing:
                     told = some_paths(sorted(missing))
@@ -521,8 +505,6 @@ class Branch(Writable):
         text = message if message is not None else f"Import {source} as {destination or '/'}"
         draft = self._draft(text, metadata, committer, None)
         return import_objects(self._core, self, str(source), destination, draft, progress)
-
-    # --- other branches -----------------------------------------------------------------------------------------------
 
     # --- transactions -------------------------------------------------------------------------------------------------
 

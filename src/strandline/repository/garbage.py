@@ -104,18 +104,35 @@ def mark_here(core: RepositoryCore, files: Files, ranges: list[RangeInfo], progr
         files.mark(column(trees.rows(info), "physical_address"))
 
 
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What is to become of the commits.
+
+    Attributes:
+        kept: by a rule, a branch, a tag or a pin.
+        expiring: nothing keeps them any more; their files stay for this run.
+        recalled: had expired, and are wanted again.
+        gone: expired so long ago that their files go now.
+        trees: of all commits whose files stay.
+    """
+
+    kept: set[CommitId]
+    expiring: list[CommitId]
+    recalled: list[CommitId]
+    gone: list[CommitId]
+    trees: set[TreeRef]
+
+
 @dataclass
 class _Findings:
     """A plan with what is needed to carry it out."""
 
     plan: Plan
     keys: pa.StringArray
-    sizes: npt.NDArray[np.int64]
-    expiring: list[CommitId]
-    recalled: list[CommitId]
-    gone: list[CommitId]
+    history: _History
     finished: list[TransactionRecord] = field(default_factory=list)
     swept: list[TransactionRecord] = field(default_factory=list)
+    forgotten: list[TransactionRecord] = field(default_factory=list)
 
 
 class Collector:
@@ -173,17 +190,18 @@ class Collector:
             promises.refuse_running(self._stores, left)
             resumed += self._finish(left)
         found = self._find()
-        self._expire(found)
-        promises.put_expired(self._stores, found.gone, Expired(self._run, self._now, swept=True))
+        self._expire(found.history)
+        promises.put_expired(self._stores, found.history.gone, Expired(self._run, self._now, swept=True))
         if len(found.keys):
-            record = Condemned(self._run, len(found.keys), int(found.sizes.sum()), self._stores.clock.now_us())
+            record = Condemned(self._run, len(found.keys), found.plan.bytes, self._stores.clock.now_us())
             promises.write_condemned(self._stores, record, found.keys)
             self._finish(record)
         for transaction in found.swept:
             self._swept(transaction)
         for transaction in found.finished:
             transactions.advance(self._stores, transaction, "collected")
-        self._forget_records()
+        for transaction in found.forgotten:
+            transactions.forget(self._stores, transaction)
         promises.drop_links(self._stores, self._store_time(), self._links_before)
         return msgspec.structs.replace(found.plan, resumed=resumed)
 
@@ -196,12 +214,11 @@ class Collector:
         trees, branches, tags = self._staged(files)
         bases = [owner.record.base for owner in owners.all() if owner.state == "open" and owner.record is not None]
         tags += [base for base in bases if base]
-        expiring, recalled, expired_before, kept, commit_trees = self._history(branches, tags)
-        for ref in commit_trees:
-            trees.setdefault(ref)
+        history = self._history(branches, tags)
+        trees |= dict.fromkeys(history.trees)
         ranges = self._ranges(trees, files)
         self._marker(self._core, files, ranges, self._progress)
-        return self._judge(files, owners, expiring, recalled, expired_before, kept)
+        return self._judge(files, owners, history)
 
     def _staged(self, files: Files) -> tuple[dict[TreeRef, None], dict[str, Branch], list[CommitId]]:
         """Mark what is staged; the trees that branches fold it into, the branches, and the commits of tags."""
@@ -241,10 +258,7 @@ class Collector:
             next="Collect when there is less going on.",
         )
 
-    def _history(
-        self, branches: dict[str, Branch], tags: list[CommitId]
-    ) -> tuple[list[CommitId], list[CommitId], list[CommitId], set[CommitId], set[TreeRef]]:
-        """Which commits expire now, which are wanted again, which expired before, which are kept, and whose trees."""
+    def _history(self, branches: dict[str, Branch], tags: list[CommitId]) -> _History:
         commits = self._core.commits
         before = promises.expired(self._stores)
         pinned = [pin.commit for pin in promises.pins(self._stores, self._store_time())]
@@ -264,7 +278,7 @@ class Collector:
                 if commit.id not in before and (commit.date_us < self._before or commit.id in found.reached):
                     expiring.append(commit.id)
         recalled = [id for id in before if id in found.keep and not before[id].swept]
-        return expiring, recalled, gone, found.keep, trees
+        return _History(found.keep, expiring, recalled, gone, trees)
 
     def _moved(self, name: str, branch: Branch) -> list[CommitId]:
         """The commits that the reflog names, within the days of the branch's rule."""
@@ -295,15 +309,7 @@ class Collector:
         files.mark(pa.array([*names, *found], pa.string()))
         return list(found.values())
 
-    def _judge(
-        self,
-        files: Files,
-        owners: _Transactions,
-        expiring: list[CommitId],
-        recalled: list[CommitId],
-        expired: list[CommitId],
-        kept: set[CommitId],
-    ) -> _Findings:
+    def _judge(self, files: Files, owners: _Transactions, history: _History) -> _Findings:
         free = ~files.is_referred
         own = np.zeros(len(files), np.bool_)
         for folder in OWN_FOLDERS:
@@ -314,6 +320,8 @@ class Collector:
         dead = rejected = 0
         finished: list[TransactionRecord] = []
         swept: list[TransactionRecord] = []
+        forgotten: list[TransactionRecord] = []
+        until = self._stores.clock.now_us() - round(RECORDS_KEPT_DAYS * DAY_US)  # their dates are of our clocks
         for owner in owners.all():
             places = [files.below(prefix, prefix_end(prefix)) for prefix in owner.prefixes]
             state = owner.state
@@ -337,25 +345,26 @@ class Collector:
                 dead += int(free[listed].sum())
                 if owner.record.state == "committed":  # else somebody has yet to write that down
                     finished.append(owner.record)
+            elif state == "collected" and owner.record is not None and (owner.record.ended_at or 0) < until:
+                forgotten.append(owner.record)
         at = np.flatnonzero(goes)
         keys = files.keys.take(pa.array(at)).cast(pa.string())
-        sizes = files.sizes[at]
         plan = Plan(
             files=len(at),
-            bytes=int(sizes.sum()),
+            bytes=int(files.sizes[at].sum()),
             orphans=len(at) - dead - rejected,
             dead=dead,
             rejected=rejected,
             young=int(young.sum()),
             young_bytes=int(files.sizes[young].sum()),
             unknown=int((free & ~own).sum()),
-            expiring=len(expiring),
-            expired=len(expired),
-            kept=len(kept),
+            expiring=len(history.expiring),
+            expired=len(history.gone),
+            kept=len(history.kept),
             total_files=len(files),
             examples=tuple(keys.slice(0, 10).to_pylist()),
         )
-        return _Findings(plan, keys, sizes, expiring, recalled, expired, finished, swept)
+        return _Findings(plan, keys, history, finished, swept, forgotten)
 
     def _deadlist(self, record: TransactionRecord, files: Files) -> npt.NDArray[np.int64]:
         """Where the files stand that a committed transaction wrote and did not publish."""
@@ -375,7 +384,7 @@ class Collector:
 
     # --- doing it -----------------------------------------------------------------------------------------------------
 
-    def _expire(self, found: _Findings) -> None:
+    def _expire(self, found: _History) -> None:
         """Say which commits expire, then look again whether anybody has come to use one."""
         stores = self._stores
         promises.drop_expired(stores, found.recalled)
@@ -423,13 +432,6 @@ class Collector:
         swept = encode(msgspec.structs.replace(held, swept_at=self._now))
         with suppress(PredicateFailed):
             self._stores.kv.set_if(self._stores.records, transactions.key_of(record.branch_id, record.id), swept, raw)
-
-    def _forget_records(self) -> None:
-        """Forget transactions whose files were collected long ago."""
-        until = self._stores.clock.now_us() - round(RECORDS_KEPT_DAYS * DAY_US)  # their dates are of our clocks
-        for _, record in list(transactions.records_of(self._stores)):
-            if record.state == "collected" and (record.ended_at or 0) < until:
-                transactions.forget(self._stores, record)
 
 
 @dataclass(frozen=True, slots=True)

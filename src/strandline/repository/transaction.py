@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
-import socket
-import threading
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 import msgspec
-import pyarrow as pa
 
 from strandline.branch import transactions, writers
 from strandline.branch.commits import Commit, make_commit
 from strandline.branch.heads import NewHead
 from strandline.branch.transactions import Publication, Repeat, Who
-from strandline.branch.view import overlaid
 from strandline.errors import (
     Conflict,
     Fenced,
@@ -35,8 +27,9 @@ from strandline.errors import (
     UsageError,
     some_paths,
 )
-from strandline.ids import BranchId, CommitId, check_path, check_prefix, new_id
+from strandline.ids import CommitId, check_path, check_prefix, new_id
 from strandline.operations import logged
+from strandline.repository.claims import Guard
 from strandline.repository.expressions import Target
 from strandline.repository.manifest import (
     Facts,
@@ -47,19 +40,18 @@ from strandline.repository.manifest import (
     encode_manifest,
     sorted_changes,
 )
+from strandline.repository.node import this_node, this_process
+from strandline.repository.overlay import Overlay
 from strandline.repository.physical import (
     physical_suffix,
     transaction_folder,
     transaction_prefix,
 )
-from strandline.repository.ref import key_range
+from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo, as_info
-from strandline.repository.upload import Content, ObjectWriter, upload
-from strandline.repository.writable import IfChanged, Writable
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference, diff
-from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged, entries_of
-from strandline.tree.store import Tree
+from strandline.tree.rows import Entry, decode_staged, encode_staged
 
 if TYPE_CHECKING:
     from strandline.repository.branch import Branch
@@ -67,8 +59,6 @@ if TYPE_CHECKING:
 Phase = Literal["new", "open", "repeat", "committed", "aborted", "fenced"]
 OnStaged = Literal["fail", "keep"]
 """What publishing does about changes that others have staged, uncommitted, in the ranges that it overwrites."""
-NODE_VARIABLE = "STRANDLINE_NODE"
-SAMPLE_PATHS = 100
 NEVER = -1
 
 
@@ -98,38 +88,7 @@ class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
     is_repeat: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Guard:
-    """A range that the transaction overwrote, and what may happen to it meanwhile.
-
-    Attributes:
-        keep: which objects there the overwrite leaves alone; it may raise `Conflict`.
-        replaces: what else appeared there since goes as well, instead of being a conflict.
-    """
-
-    prefix: str
-    keep: Callable[[str, Entry], bool]
-    replaces: bool
-
-
-def this_node() -> str:
-    """The name of the machine, as assignments of writers know it; the environment's STRANDLINE_NODE comes first."""
-    return os.environ.get(NODE_VARIABLE) or socket.gethostname()
-
-
-def this_thread() -> str:
-    """A writer's name for jobs that have none: no two of them run at once under it."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "-", this_node())[:64]
-    return f"write {host} {os.getpid()}-{_incarnation()} {threading.get_native_id()}"
-
-
-@cache
-def _incarnation() -> str:
-    """Tells processes apart that have the same number: containers all begin with 1."""
-    return new_id()[:8]
-
-
-class Transaction(Writable):
+class Transaction(Overlay):
     """What a branch was when the transaction was begun, with the transaction's own writes over it.
 
     Nobody else sees them before `commit`, which makes all of them visible in one swap. Safe to share between threads.
@@ -152,7 +111,9 @@ class Transaction(Writable):
         committer: str | None,
     ) -> None:
         head = branch._target.commit
-        super().__init__(branch._core, branch.name, Target("commit", head, branch.name, branch.branch_id))
+        target = Target("commit", head, branch.name, branch.branch_id)
+        self.transaction_id = NEVER
+        super().__init__(branch._core, branch.name, Ref(branch._core, branch.name, target), target)
         if on_staged not in ("fail", "keep"):
             raise UsageError(f"{on_staged!r} is not what to do about staged changes.", next="Use 'fail' or 'keep'.")
         if max_uncommitted_bytes is not None and (max_uncommitted_bytes <= 0 or token):
@@ -165,30 +126,20 @@ class Transaction(Writable):
             check_text(node, "A node's name")
         if committer is not None:
             check_text(committer, "A committer")
-        self._branch = branch
         self._draft = branch._draft(message, metadata, committer, None)
-        self._who = Who(writers.check_writer_name(writer), node or this_node(), f"process {os.getpid()}")
+        self._who = Who(writers.check_writer_name(writer), node or this_node(), this_process())
         self._token = token
-        self._expect_unchanged = [*map(_checked_prefix, expect_unchanged)]
+        self._expect_unchanged = tuple(map(_checked_prefix, expect_unchanged))
         self._on_staged: OnStaged = on_staged
         self._max_uncommitted_bytes = max_uncommitted_bytes
-        self._lock = threading.RLock()
         self.phase: Phase = "new"
         self._position: str | None = None
         self.position = position
-        self._under_way = 0
         self.results: list[TransactionResult] = []
-        self._reset(NEVER)
+        self._begin_anew()
 
-    def _reset(self, id: int) -> None:
-        self.transaction_id = id
-        self._changes: dict[bytes, bytes] = {}
-        self._sorted: list[bytes] | None = None
-        self._guards: list[_Guard] = []
-        self._exact: set[str] = set()
-        self._files = 0
-        self._rows: int | None = 0
-        self._bytes = 0
+    def _begin_anew(self) -> None:
+        self._claims.unchanged = self._expect_unchanged
         self._started = time.monotonic()
         self._begun_at = self._core.stores.clock.now_us()
 
@@ -206,14 +157,6 @@ class Transaction(Writable):
     def id(self) -> CommitId:
         """The head of the branch when the transaction was begun: what it reads beneath its own writes."""
         return self._target.commit
-
-    @property
-    def name(self) -> str:
-        return self._target.name
-
-    @property
-    def branch_id(self) -> BranchId:
-        return self._target.branch_id
 
     @property
     def position(self) -> str | None:
@@ -263,12 +206,14 @@ class Transaction(Writable):
             if isinstance(begun, Repeat):
                 self._repeats(begun)
                 return self
-            self._opened(begun.id, Target("commit", CommitId(begun.base), self.name, self.branch_id))
+            self._opened(begun.id, CommitId(begun.base))
             return self
 
-    def _opened(self, id: int, target: Target) -> None:
-        self._target = target
-        self._reset(id)
+    def _opened(self, id: int, base: CommitId) -> None:
+        self._target = Target("commit", base, self.name, self.branch_id)
+        self.transaction_id = id
+        self._start_over(Ref(self._core, self.name, self._target))
+        self._begin_anew()
         self.phase = "open"
         self._core.transactions[self.branch_id, self.writer] = self
 
@@ -284,6 +229,7 @@ class Transaction(Writable):
         self.transaction_id = done.id
         self.phase = "repeat"
         self._target = Target("commit", done.commit, self.name, self.branch_id)
+        self._beneath = Ref(self._core, self.name, self._target)
         told = self._core.commits.get(done.commit).metadata
         rows = told.get("strandline.rows", "")
         self.results.append(
@@ -385,15 +331,13 @@ class Transaction(Writable):
             StoreUnavailable: nothing was published, or it says that this is unknown; call commit again.
         """
         with self._lock:
-            if self.phase == "repeat":
-                return self.result
-            if self.phase == "committed":
+            if self.phase in ("repeat", "committed"):
                 return self.result
             self._demand_open()
             if position is not None:
                 self.position = position
             started = time.monotonic()
-            digest = digest_of(self._changes)
+            digest = digest_of(self._claims.changes)
             leftovers = self._write_manifest(digest)
             publication = Publication(
                 id=self.transaction_id,
@@ -403,7 +347,7 @@ class Transaction(Writable):
                 digest=digest,
                 position=self.position,
                 token=self._token,
-                is_empty=not (self._changes or self._guards or self._exact or self._expect_unchanged),
+                is_empty=self._claims.is_empty,
             )
             try:
                 commit = transactions.publish(self._cell, self._core.commits, self.branch_id, publication)
@@ -421,7 +365,7 @@ class Transaction(Writable):
                 files=self._files,
                 bytes=self._bytes,
                 rows=self._rows,
-                changes=len(self._changes),
+                changes=len(self._claims.changes),
                 leftovers=leftovers,
                 seconds=now - self._started,
                 publish_seconds=now - started,
@@ -440,13 +384,13 @@ class Transaction(Writable):
         blobs = self._core.resolver.namespace
         live = {
             staged.physical_address
-            for staged in map(decode_staged, self._changes.values())
+            for staged in map(decode_staged, self._claims.changes.values())
             if isinstance(staged, Entry)
         }
-        prefix = transaction_prefix(self.branch_id, self.transaction_id)
+        prefix = self.data_prefix
         there = set(blobs.list_keys(prefix))
         if missing := sorted(live - there):
-            self.refuse_fenced_instead(ObjectMissing("bytes are gone"))
+            self.refuse_doomed(ObjectMissing("bytes are gone"))
             raise ObjectMissing(
                 f"{len(missing)} files that transaction {self.transaction_id} refers to are not there, such as "
                 f"{missing[0]!r}.",
@@ -455,7 +399,9 @@ class Transaction(Writable):
             )
         dead = sorted(there - live)
         folder = transaction_folder(self.branch_id, self.transaction_id)
-        blobs.put(f"{folder}manifest-{digest}.parquet", encode_manifest(self._facts(), sorted_changes(self._changes)))
+        blobs.put(
+            f"{folder}manifest-{digest}.parquet", encode_manifest(self._facts(), sorted_changes(self._claims.changes))
+        )
         if dead:
             blobs.put(f"{folder}deadlist-{digest}.parquet", encode_deadlist(dead))
         return len(dead)
@@ -480,9 +426,9 @@ class Transaction(Writable):
             metadata=self._draft.metadata,
             position=self.position,
             begun_at=self._begun_at,
-            expect_unchanged=tuple(self._expect_unchanged),
-            guarded=tuple({guard.prefix for guard in self._guards}),
-            exact=tuple(sorted(self._exact)),
+            expect_unchanged=self._expect_unchanged,
+            guarded=tuple({guard.prefix for guard in self._claims.guards}),
+            exact=tuple(sorted(self._claims.exact)),
             on_staged=self._on_staged,
             files=self._files,
             rows=self._rows,
@@ -495,9 +441,12 @@ class Transaction(Writable):
         """This transaction's changes on whatever the head is by now: nothing of the job is computed again."""
         trees, commits = self._core.stores.trees, self._core.commits
         head_tree = commits.tree(head.id)
-        changes = self._changes
+        changes = self._claims.changes
         if head.id != self._target.commit:
-            changes = {**changes, **self._judge_meanwhile(commits.tree(self._target.commit), head_tree)}
+            blockers, more = self._claims.judge_committed(diff(trees, commits.tree(self._target.commit), head_tree))
+            if blockers:
+                raise self._contradicted(blockers)
+            changes = {**changes, **more}
         tree = apply(trees, head_tree, [sorted_changes(changes)] if changes else []).tree
         told = {
             "strandline.writer": self.writer,
@@ -522,48 +471,14 @@ class Transaction(Writable):
         )
         return NewHead(record, tree)
 
-    def _judge_meanwhile(self, base: Tree, head: Tree) -> dict[bytes, bytes]:
-        """Judge what others changed since this was begun; returns what else has to go.
-
-        Raises:
-            Conflict: this overwrote, or expects unchanged, what they changed.
-        """
-        trees = self._core.stores.trees
-        tombstone = encode_staged(TOMBSTONE)
-        more: dict[bytes, bytes] = {}
-        blockers: set[str] = set()
-        for part in diff(trees, base, head):
-            for path, entry in _right_side(part):
-                key = path.encode()
-                if path in self._exact or any(path.startswith(prefix) for prefix in self._expect_unchanged):
-                    blockers.add(path)
-                    continue
-                if key in self._changes:
-                    if self._changes[key] != (tombstone if entry is None else encode_staged(entry)):
-                        guard = self._replacing(path)
-                        if guard is None:
-                            blockers.add(path)
-                    continue
-                for guard in self._guards:
-                    if not path.startswith(guard.prefix) or entry is None:
-                        continue
-                    if not guard.replaces and not guard.keep(path, entry):
-                        blockers.add(path)
-                    elif guard.replaces and not guard.keep(path, entry):
-                        more[key] = tombstone
-        if blockers:
-            paths = sorted(blockers)
-            raise Conflict(
-                f"{len(paths)} path{'s' * (len(paths) > 1)} that transaction {self.transaction_id} of {self.writer!r} "
-                f"overwrites or relies on were changed since it began: {some_paths(paths)}.",
-                paths=paths,
-                safe="Nothing of it was published.",
-                next="Run the job again on the branch as it is now.",
-            )
-        return more
-
-    def _replacing(self, path: str) -> _Guard | None:
-        return next((guard for guard in self._guards if guard.replaces and path.startswith(guard.prefix)), None)
+    def _contradicted(self, paths: list[str]) -> Conflict:
+        return Conflict(
+            f"{len(paths)} path{'s' * (len(paths) > 1)} that transaction {self.transaction_id} of {self.writer!r} "
+            f"overwrites or relies on were changed since it began: {some_paths(paths)}.",
+            paths=paths,
+            safe="Nothing of it was published.",
+            next="Run the job again on the branch as it is now.",
+        )
 
     def _in_the_way(self, staged: Difference) -> list[str]:
         """Staged changes of others that publishing would contradict.
@@ -572,45 +487,7 @@ class Transaction(Writable):
         nobody can hold a publication up by going on to stage. With "keep" even what is staged already is ordered
         after it, and nothing is ever in the way.
         """
-        if self._on_staged == "keep":
-            return []
-        found: list[str] = []
-        for path, entry in _right_side(staged):
-            if path.encode() in self._changes or path in self._exact:
-                found.append(path)
-                continue
-            for guard in self._guards:
-                if path.startswith(guard.prefix) and (entry is None or not guard.keep(path, entry)):
-                    found.append(path)
-                    break
-        return found
-
-    # --- reading: the branch as it was, with its own writes over it ---------------------------------------------------
-
-    @property
-    def _cell(self) -> Any:
-        return self._core.cell(self.name)
-
-    def _find(self, path: str, key: bytes) -> Entry | None:
-        own = self._changes.get(key)
-        if own is None:
-            return super()._find(path, key)
-        staged = decode_staged(own)
-        return staged if isinstance(staged, Entry) else None
-
-    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
-        rows, reach = super()._window(start, end, limit)
-        own = self._own_keys(start, end if reach is None else reach + b"\0")
-        if not own:
-            return rows, reach
-        return overlaid(rows, own, [self._changes[key] for key in own])[0], reach
-
-    def _own_keys(self, start: bytes, end: bytes | None) -> list[bytes]:
-        with self._lock:
-            if self._sorted is None:
-                self._sorted = sorted(self._changes)
-            keys = self._sorted
-        return keys[bisect_left(keys, start) : len(keys) if end is None else bisect_left(keys, end)]
+        return [] if self._on_staged == "keep" else self._claims.judge_staged(staged)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -636,71 +513,14 @@ class Transaction(Writable):
             self.commit()
             begun = transactions.begin(self._cell, self.branch_id, self._who, "", self._draft.message)
             assert not isinstance(begun, Repeat)
-            self._opened(begun.id, Target("commit", CommitId(begun.base), self.name, self.branch_id))
+            self._opened(begun.id, CommitId(begun.base))
 
     def _new_key(self, path: str) -> str:
-        prefix = transaction_prefix(self.branch_id, self.transaction_id)
+        prefix = self.data_prefix
         return f"{prefix}{new_id()}{physical_suffix(path)}"
 
     def _new_folder(self) -> str:
-        return f"{transaction_prefix(self.branch_id, self.transaction_id)}sl_write={new_id()}"
-
-    def _wrote(self, files: int, rows: int | None, size_bytes: int) -> None:
-        with self._lock:
-            self._files += files
-            self._bytes += size_bytes
-            self._rows = None if rows is None or self._rows is None else self._rows + rows
-
-    def put(
-        self,
-        path: str,
-        content: Content,
-        *,
-        content_type: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectInfo:
-        """Write an object; it becomes visible with everything else of the transaction."""
-        check_path(path)
-        if self.is_repeat:
-            return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
-        self._refuse_early()
-        with self._lock:
-            self._under_way += 1
-            key = self._new_key(path)
-        try:
-            entry = upload(self._core, key, path, content, content_type, metadata)
-            self._add({path.encode(): encode_staged(entry)})
-            self._wrote(1, None, entry.size)
-        finally:
-            with self._lock:
-                self._under_way -= 1
-        return as_info(path, entry)
-
-    def open(self, path: str, mode: str = "rb") -> Any:
-        """A file over an object: "rb" or "r" to read, "wb" to write; a written one counts when it is closed."""
-        if mode != "wb":
-            return super().open(path, mode)
-        check_path(path)
-        self._refuse_early()
-        return ObjectWriter(lambda spool: self.put(path, spool))
-
-    def delete(self, path: str) -> bool:
-        """Delete an object; whether there was one."""
-        key = check_path(path)
-        if self.is_repeat:
-            return False
-        self._demand_open()
-        if self._find(path, key) is None:
-            return False
-        self._add({key: encode_staged(TOMBSTONE)})
-        return True
-
-    def delete_prefix(self, prefix: str) -> int:
-        """Delete everything below a prefix; refused at commit if somebody adds to it meanwhile. Returns the number."""
-        check_prefix(prefix)
-        if self.is_repeat:
-            return 0
-        return self.stage_atomically([], replace_below=prefix)
+        return f"{self.data_prefix}sl_write={new_id()}"
 
     def link(self, path: str, physical_address: str, *, size: int, checksum: str) -> ObjectInfo:
         """Add an object whose bytes this transaction wrote itself, below `data_prefix`.
@@ -710,7 +530,7 @@ class Transaction(Writable):
         """
         check_path(path)
         self._demand_open()
-        prefix = transaction_prefix(self.branch_id, self.transaction_id)
+        prefix = self.data_prefix
         if not physical_address.startswith(prefix) or any(
             part in ("", ".", "..") for part in physical_address.split("/")
         ):
@@ -730,8 +550,7 @@ class Transaction(Writable):
 
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
         with self._lock:
-            self._demand_open()
-            prefix = transaction_prefix(self.branch_id, self.transaction_id)
+            prefix = self.data_prefix
             for value in changes.values():
                 staged = decode_staged(value)
                 if isinstance(staged, Entry) and not staged.physical_address.startswith(prefix):
@@ -739,42 +558,7 @@ class Transaction(Writable):
                         f"{staged.physical_address!r} was written for another transaction, which has ended meanwhile.",
                         next="Write it again.",
                     )
-            self._changes.update(changes)
-            self._sorted = None
-
-    def stage_atomically(
-        self,
-        entries: Sequence[tuple[str, Entry]],
-        *,
-        replace_below: str | None = None,
-        keep: Callable[[str, Entry], bool] = lambda path, entry: False,
-        expect: Mapping[str, str | None] | None = None,
-        present: Collection[str] = (),
-        if_changed: IfChanged = "fail",
-    ) -> int:
-        """Write entries; see `Writable`. What is expected here is judged again when the transaction is published."""
-        changes = {check_path(path): encode_staged(entry) for path, entry in entries}
-        with self._lock:
-            self._demand_open()
-            if replace_below is not None:
-                tombstone = encode_staged(TOMBSTONE)
-                for path, entry in self._below(replace_below):
-                    key = path.encode()
-                    if key not in changes and not keep(path, entry):
-                        changes[key] = tombstone
-                self._guards.append(_Guard(replace_below, _kept_or_own(keep, changes), if_changed == "replace"))
-            self._exact.update(expect or ())
-            self._exact.update(present)
-            self._add(changes)
-        return len(changes)
-
-    def _below(self, prefix: str) -> Iterator[tuple[str, Entry]]:
-        start, end = key_range(prefix)
-        low: bytes | None = start.encode()
-        while low is not None:
-            rows, reach = self._window(low, None if end is None else end.encode(), 50_000)
-            yield from entries_of(rows.combine_chunks())
-            low = None if reach is None else reach + b"\0"
+            super()._add(changes)
 
     def require(self, condition: object, why: str) -> None:
         """Demand something of what was written; if it does not hold, abort.
@@ -794,20 +578,18 @@ class Transaction(Writable):
 
     def _missing(self, info: ObjectInfo) -> ObjectMissing:
         error = super()._missing(info)
-        self.refuse_fenced_instead(error)
+        self.refuse_doomed(error)
         return error
 
-    def refuse_fenced_instead(self, error: Exception) -> None:
+    def refuse_doomed(self, error: Exception) -> None:
         """A transaction that was rejected may find its files collected: that is no damage, and is not called so."""
         if self.phase != "open" or self.is_open():
             return
         try:
-            done = transactions.granted(self._cell, self.branch_id, self.writer, self.transaction_id)
+            transactions.granted(self._cell, self.branch_id, self.writer, self.transaction_id)
         except Fenced as fenced:
             self._fence()
             raise fenced from error
-        if done is not None:
-            return
 
     # --- resuming -----------------------------------------------------------------------------------------------------
 
@@ -820,7 +602,7 @@ class Transaction(Writable):
             self._demand_open()
             target = Path(path)
             partial = target.with_name(f".{target.name}.part")
-            body = encode_manifest(self._facts(), sorted_changes(self._changes))
+            body = encode_manifest(self._facts(), sorted_changes(self._claims.changes))
             try:
                 with partial.open("wb") as file:
                     file.write(body)
@@ -833,25 +615,12 @@ class Transaction(Writable):
                 ) from error
 
     def _restore(self, facts: Facts, changes: dict[bytes, bytes]) -> None:
-        self._opened(facts.id, Target("commit", facts.base, self.name, self.branch_id))
-        self._changes = changes
-        self._guards = [_Guard(prefix, lambda path, entry: False, False) for prefix in facts.guarded]
-        self._exact = set(facts.exact)
+        self._opened(facts.id, facts.base)
+        self._claims.changes = changes
+        self._claims.guards = [Guard(prefix) for prefix in facts.guarded]
+        self._claims.exact = set(facts.exact)
         self._files, self._rows, self._bytes = facts.files, facts.rows, facts.bytes
         self._begun_at = facts.begun_at
-
-
-def _kept_or_own(keep: Callable[[str, Entry], bool], own: Mapping[bytes, bytes]) -> Callable[[str, Entry], bool]:
-    return lambda path, entry: path.encode() in own or keep(path, entry)
-
-
-def _right_side(part: Difference) -> Iterable[tuple[str, Entry | None]]:
-    """The paths of a difference with what the right side has there."""
-    rows = part.as_changes()
-    return (
-        (path, None if gone else entry)
-        for (path, entry), gone in zip(entries_of(rows.rows), rows.deleted.tolist(), strict=True)
-    )
 
 
 def _checked_prefix(prefix: str) -> str:

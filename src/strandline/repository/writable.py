@@ -1,12 +1,16 @@
-"""What tables and uploads need of the thing they write to: a branch, where changes are staged, or a transaction."""
+"""What tables and uploads need of the thing they write to: a branch, where changes are staged, or private changes."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal
 
+from strandline.branch.cell import BranchCell
 from strandline.ids import BranchId
+from strandline.repository.claims import Keep, keep_nothing
 from strandline.repository.ref import Ref
 from strandline.tree.rows import Entry
 
@@ -14,17 +18,53 @@ IfChanged = Literal["fail", "replace"]
 """What a transaction's overwrite does if others have changed its range since the transaction was begun."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overwrite:
+    """What else goes when entries are written.
+
+    Attributes:
+        below: all paths below this prefix that are not among the entries and not kept.
+        keep: which of the objects present there stay; it may raise.
+        present: paths below the prefix that must be there at that instant.
+        if_changed: of a transaction only.
+    """
+
+    below: str
+    keep: Keep = keep_nothing
+    present: Collection[str] = ()
+    if_changed: IfChanged = "fail"
+
+
 class Writable(Ref):
     """A ref that can be written."""
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """The name of the branch."""
+        return self._target.name
 
     @property
-    @abstractmethod
-    def branch_id(self) -> BranchId: ...
+    def branch_id(self) -> BranchId:
+        return self._target.branch_id
+
+    @property
+    def _cell(self) -> BranchCell:
+        return self._core.cell(self.name)
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether an earlier run with the same token has done it all: nothing has to be written."""
+        return False
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """What is written in the block belongs together: keys that are made in it stay good until its end.
+
+        Raises:
+            NotAllowed: it is known already that this will be refused; no bytes are uploaded for nothing.
+        """
+        self._refuse_early()
+        yield
 
     @abstractmethod
     def _refuse_early(self) -> None:
@@ -42,25 +82,20 @@ class Writable(Ref):
     def stage_atomically(
         self,
         entries: Sequence[tuple[str, Entry]],
-        *,
-        replace_below: str | None = None,
-        keep: Callable[[str, Entry], bool] = lambda path, entry: False,
+        overwrite: Overwrite | None = None,
         expect: Mapping[str, str | None] | None = None,
-        present: Collection[str] = (),
-        if_changed: IfChanged = "fail",
     ) -> int:
         """Write entries, and perhaps delete what else is below a prefix, at one instant; returns the changes made.
 
         Args:
-            replace_below: delete all paths below this prefix that are not among the entries and not kept.
-            keep: which of the objects present there stay, by path and entry; it may raise.
             expect: checksums that paths must have (None: must not exist) at that instant.
-            present: paths below `replace_below` that must be there at that instant.
-            if_changed: of a transaction only.
 
         Raises:
             Conflict: an expectation does not hold.
         """
+
+    def refuse_doomed(self, error: Exception) -> None:
+        """Raise a better error than this one if what was written was doomed, and its files perhaps collected."""
 
     def _wrote(self, files: int, rows: int | None, size_bytes: int) -> None:
         """Told of each write of a table."""

@@ -15,9 +15,8 @@ from strandline.blob import BlobInfo, BlobNotFound
 from strandline.errors import Conflict, StorageError, StrandlineError, UsageError
 from strandline.repository.parallel import in_parallel
 from strandline.repository.results import as_info
-from strandline.repository.transaction import Transaction
 from strandline.repository.upload import upload
-from strandline.repository.writable import IfChanged, Writable
+from strandline.repository.writable import IfChanged, Overwrite, Writable
 from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
@@ -66,13 +65,27 @@ def write_table(
     target_file_bytes: int | None,
     if_changed: IfChanged,
 ) -> TableWrite:
-    started = time.monotonic()
     branch = table.ref
     if not isinstance(branch, Writable):
         raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
-    if isinstance(branch, Transaction) and branch.is_repeat:
+    if branch.is_repeat:
         return TableWrite(files=0, bytes=0, rows=0, changes=0, spark_seconds=0.0, strandline_seconds=0.0)
-    branch._refuse_early()
+    with branch.writing():
+        return _write(table, branch, data, mode, wanted, change, where, target_file_bytes, if_changed)
+
+
+def _write(
+    table: Table,
+    branch: Writable,
+    data: DataFrame,
+    mode: WriteMode,
+    wanted: Wanted,
+    change: SchemaChange | None,
+    where: str | None,
+    target_file_bytes: int | None,
+    if_changed: IfChanged,
+) -> TableWrite:
+    started = time.monotonic()
     if not hasattr(data, "sparkSession"):
         raise UsageError(
             f"A table is written from a Spark DataFrame, not from {type(data).__name__}.",
@@ -100,8 +113,7 @@ def write_table(
             core.resolver.namespace.sync([file.info.physical_address for file in files])
             statistics = _statistics(data, table, record, files)
     except (StorageError, BlobNotFound) as error:
-        if isinstance(branch, Transaction):
-            branch.refuse_fenced_instead(error)  # what is gone may have been collected: then it is doomed, not damaged
+        branch.refuse_doomed(error)  # what is gone may have been collected: then it is doomed, not damaged
         if isinstance(error, BlobNotFound):
             raise StorageError(
                 f"A file that Spark has just written for table {table.path!r} is gone: {error}.",
@@ -126,14 +138,12 @@ def write_table(
         relative = path[len(table.prefix) :]
         return relative == RECORD_NAME or replaced.is_kept(relative, entry, partitions)
 
-    changes = branch.stage_atomically(
-        entries,
-        replace_below=None if replaced is None else table.prefix,
-        keep=is_kept,
-        expect={table.record_path: None if held_info is None else held_info.checksum},
-        present=() if replaced is None else [table.prefix + relative for relative in replaced.taken],
-        if_changed=if_changed,
-    )
+    overwrite = None
+    if replaced is not None:
+        taken = [table.prefix + relative for relative in replaced.taken]
+        overwrite = Overwrite(below=table.prefix, keep=is_kept, present=taken, if_changed=if_changed)
+    expect = {table.record_path: None if held_info is None else held_info.checksum}
+    changes = branch.stage_atomically(entries, overwrite, expect)
     counted = [statistics.get(file.info.physical_address) for file in files]
     rows_written = None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
     size_bytes = sum(file.info.size for file in files)

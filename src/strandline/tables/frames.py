@@ -118,7 +118,7 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
         return [fs.FileInfo(path, fs.FileType.File, size=self._file(path).info.size) for path in paths]
 
     def get_file_info_selector(self, selector: Any) -> NoReturn:
-        raise NotImplementedError
+        raise NotImplementedError("files are named one by one: nobody lists folders")
 
     def open_input_file(self, path: str) -> Any:
         file = self._file(path)
@@ -135,7 +135,8 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
         return self.open_input_file(path)
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise NotImplementedError
+        """PyArrow demands that a handler has these; a scan, which alone sees this one, calls none of them."""
+        raise NotImplementedError("the files of a table are only read here")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
     move = copy_file = open_output_stream = open_append_stream = _refuse

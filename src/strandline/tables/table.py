@@ -12,9 +12,9 @@ from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
 from strandline.operations import logged
 from strandline.repository.branch import Branch
+from strandline.repository.node import this_thread
 from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo
-from strandline.repository.transaction import this_thread
 from strandline.repository.writable import IfChanged
 from strandline.tables.condition import Condition, parse_condition
 from strandline.tables.history import TableChange, TableHistory

@@ -89,7 +89,7 @@ def publish(actor: Actor, kind: str) -> None:
     def act() -> str:
         for left in range(TRIES, 0, -1):
             try:
-                op.arguments["changes"] = len(job._changes)
+                op.arguments["changes"] = len(job._claims.changes)
                 return job.commit().commit
             except StoreUnavailable:
                 if left == 1:

@@ -1,0 +1,34 @@
+"""What this process and this thread are called in records that others read."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import threading
+from functools import cache
+
+from strandline.ids import new_id
+
+NODE_VARIABLE = "STRANDLINE_NODE"
+
+
+def this_node() -> str:
+    """The name of the machine, as assignments of writers know it; the environment's STRANDLINE_NODE comes first."""
+    return os.environ.get(NODE_VARIABLE) or socket.gethostname()
+
+
+def this_process() -> str:
+    return f"process {os.getpid()}"
+
+
+def this_thread() -> str:
+    """A writer's name for jobs that have none: no two of them run at once under it."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", this_node())[:64]
+    return f"write {host} {os.getpid()}-{_incarnation()} {threading.get_native_id()}"
+
+
+@cache
+def _incarnation() -> str:
+    """Tells processes apart that have the same number: containers all begin with 1."""
+    return new_id()[:8]
