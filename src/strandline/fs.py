@@ -51,7 +51,7 @@ class _Transaction(Transaction):  # type: ignore[misc] # fsspec has no types
                 by_branch.setdefault(key, (file.branch, {}))[1][file.path] = file.entry
         for branch, entries in by_branch.values():
             with _as_os_error(branch.name):
-                branch.link_many(list(entries.items()), atomic=True)
+                branch.stage_atomically(list(entries.items()))
 
 
 class _Writer(ObjectWriter):

@@ -571,3 +571,56 @@ def test_a_retired_writer_stays_out_of_service(first: Driver, second: Driver) ->
         tx.commit()
     second.main.writers.assign("nightly", "")
     begun(second).commit()
+
+
+def test_an_acknowledgement_waits_until_nothing_new_appears(
+    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tx = begun(first)
+    begun(second)
+    namespace = first.repo._core.resolver.namespace
+    began = clock.now_us()
+
+    def sleep(seconds: float) -> None:
+        clock.advance_s(seconds)
+        if clock.now_us() - began == 2_000_000:  # the zombie is still at it
+            namespace.put(f"{tx.data_prefix}late", b"x")
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    second.main.transactions.acknowledge(tx.transaction_id, quiet_s=3)
+    assert clock.now_us() - began == 5_000_000
+    assert states(second)[tx.transaction_id] == "rejected-acknowledged"
+
+
+def test_a_writer_is_revoked_when_it_is_doomed_and_before_it_is_acknowledged(first: Driver, second: Driver) -> None:
+    tx = begun(first)
+    seen: list[str] = []
+    second.main.writers.retire("nightly", revoke=lambda: seen.append(states(second)[tx.transaction_id]))
+    assert seen == ["rejected-pending"]
+    assert states(second)[tx.transaction_id] == "rejected-acknowledged"
+    second.main.writers.retire("nightly", revoke=lambda: seen.append("again"))
+    assert seen == ["rejected-pending", "again"]
+
+
+def test_a_name_that_was_forgotten_comes_back_with_its_position(first: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("strandline.branch.writers.MAX_WRITERS", 1)
+    tx = begun(first, position="17")
+    tx.put("a", b"1")
+    tx.commit()
+    begun(first, "other").abort()
+    assert [found.name for found in first.main.writers] == ["other"]
+    assert "nightly" in first.main.writers
+    assert "never" not in first.main.writers
+    assert first.main.writers["nightly"].position == "17"
+    again = begun(first)
+    assert again.position is None  # of this one nothing is on record yet
+    assert first.main.writers["nightly"].position == "17"
+
+
+def test_an_object_is_copied_to_its_own_path_on_another_branch(first: Driver) -> None:
+    work = first.main.create_branch("work")
+    first.main.put("a", b"1")
+    assert work.copy("a", "a", ref=first.main) == 1
+    assert work.read("a") == b"1"
+    with pytest.raises(UsageError, match="onto itself"):
+        work.copy("a", "a")

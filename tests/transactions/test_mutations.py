@@ -21,7 +21,7 @@ def test_a_law_notices_its_mutation(patch: Path, tmp_path: Path) -> None:
     applied = subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, capture_output=True, text=True)
     assert applied.returncode == 0, f"{patch.name} no longer fits the source: {applied.stderr}"
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-k", f"test_{law}"]
-    command += [str(Path(__file__).parent / name) for name in ("test_laws.py", "test_collection.py")]
+    command += [str(Path(__file__).parent / name) for name in ("test_laws.py", "test_collection.py", "test_races.py")]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "GIT_CEILING_DIRECTORIES": str(tmp_path)}
     run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert run.returncode == 1, f"{law} did not notice: {run.stdout[-400:]} {run.stderr[-400:]}"

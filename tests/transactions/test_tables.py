@@ -255,6 +255,26 @@ def test_the_mark_of_a_collection_on_spark_finds_the_same(spark: SparkSession, m
     assert ids(main, "t", spark) == list(range(9))
 
 
+@pytest.mark.parametrize("ignore", [False, True])
+def test_a_range_that_spark_cannot_read_stops_the_collection(ignore: bool, spark: SparkSession, main: Branch) -> None:
+    from strandline.repository.repository import Repository
+
+    main.put("a", b"1")
+    main.commit("a")
+    blobs = main._core.resolver.namespace
+    [name] = blobs.list_keys("_strandline/ranges/")
+    blobs.delete_many([name])
+    blobs.put(name, b"no Parquet")
+    before = set(blobs.list_keys())
+    spark.conf.set("spark.sql.files.ignoreCorruptFiles", str(ignore).lower())
+    try:
+        with pytest.raises(StorageError, match="Nothing was deleted"):
+            Repository(main._core).gc.run(grace_days=0, spark=spark)
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreCorruptFiles")
+    assert set(blobs.list_keys()) == before
+
+
 def concurrently(*jobs: Callable[[], object]) -> list[BaseException]:
     import threading
 

@@ -226,7 +226,7 @@ def _push_off(stores: Stores, branch_id: BranchId, name: str, writer: Writer) ->
     raise Contention(f"Others kept changing what is remembered of writer {name!r}.", next="Repeat the call.")
 
 
-def _remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
+def remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
     """What was written down of a writer when it left the branch record."""
     raw = stores.kv.get(stores.records, _writer_key(branch_id, name))
     return Writer() if raw is None else decode(Writer, raw, f"writer {name!r}")
@@ -283,7 +283,7 @@ def begin(cell: BranchCell, branch_id: BranchId, who: Who, token: str, message: 
         writers.refuse_publisher(branch, who.name, cell.name)
         writers.refuse_other_node(branch, who.name, who.node)
         held = branch.writers.get(who.name)
-        known = _remembered(stores, branch_id, who.name) if held is None else held
+        known = remembered(stores, branch_id, who.name) if held is None else held
         if token:
             done = _published_before(stores, branch_id, who.name, known, token)
             if done is not None:
@@ -461,7 +461,7 @@ def assign(cell: BranchCell, branch_id: BranchId, name: str, node: str) -> None:
         gone = writers.to_forget(branch, name)
         if gone is not None:
             _push_off(cell.stores, branch_id, gone, branch.writers[gone])
-        known = branch.writers.get(name) or _remembered(cell.stores, branch_id, name)
+        known = branch.writers.get(name) or remembered(cell.stores, branch_id, name)
         return writers.assigned(branch, name, node, known)
 
     update(cell, branch_id, transition)

@@ -11,6 +11,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from strandline.blob import BlobNotFound
 from strandline.branch.attach import Computed, attach_changes, attach_pairs
 from strandline.branch.commit import Draft
 from strandline.branch.commit import commit as commit_branch
@@ -147,24 +148,27 @@ class Branch(Writable):
             path, content = pair
             return path, upload(self._core, self._new_key(path), path, content, None, None)
 
-        return self.link_many(in_parallel(one, pairs), atomic=atomic)
+        uploaded = list(in_parallel(one, pairs))
+        return self.stage_atomically(uploaded) if atomic else self.stage_each(uploaded)
 
     def link_many(self, entries: Iterable[tuple[str, Entry]], *, atomic: bool = False) -> int:
-        """Stage many objects whose bytes are where their entries say; returns their number.
+        """Stage many objects whose bytes are elsewhere already, where their entries say; returns their number.
 
         One check of the branch however many there are. Without `atomic` a failed call may have staged some of them.
 
         Raises:
+            ObjectMissing: some of the bytes are being collected as garbage.
             UsageError: a path occurs twice.
         """
         listed = entries if isinstance(entries, list) else list(entries)
-        keys = distinct_keys([path for path, _ in listed])
-        pairs = list(zip(keys, [encode_staged(entry) for _, entry in listed], strict=True))
-        if not pairs:
-            return 0
-        if atomic:
-            return attach_pairs(self._cell, self.branch_id, pairs)
-        stage_many(self._cell, self.branch_id, pairs)
+        announce_links(self._core.stores, [entry.physical_address for _, entry in listed])
+        return self.stage_atomically(listed) if atomic else self.stage_each(listed)
+
+    def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
+        """Stage objects whose bytes the caller has just written; not atomic. Returns their number."""
+        pairs = staged_pairs(entries)
+        if pairs:
+            stage_many(self._cell, self.branch_id, pairs)
         return len(pairs)
 
     def link(
@@ -177,10 +181,20 @@ class Branch(Writable):
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
     ) -> ObjectInfo:
-        """Stage an object whose bytes are elsewhere already."""
+        """Stage an object whose bytes are elsewhere already.
+
+        Raises:
+            ObjectMissing: there are no bytes at the address, or they are being collected as garbage.
+        """
         entry = Entry(
             physical_address, size, checksum, self._core.stores.clock.now_us(), content_type, check_metadata(metadata)
         )
+        announce_links(self._core.stores, [physical_address])
+        blobs, key = self._core.resolver.resolve(physical_address)
+        try:
+            blobs.head(key)
+        except BlobNotFound:
+            raise self._missing(as_info(path, entry)) from None
         stage_one(self._cell, self.branch_id, check_path(path), encode_staged(entry))
         return as_info(path, entry)
 
@@ -316,9 +330,10 @@ class Branch(Writable):
         expect: Mapping[str, str | None] | None = None,
     ) -> int:
         """Stage entries, and perhaps delete what else is below a prefix, at one instant; see `Writable`."""
-        keys = distinct_keys([path for path, _ in entries])
-        new = list(zip(keys, [encode_staged(entry) for _, entry in entries], strict=True))
-        written = set(keys)
+        new = staged_pairs(entries)
+        if overwrite is None and not expect:
+            return attach_pairs(self._cell, self.branch_id, new) if new else 0
+        written = {key for key, _ in new}
         value = encode_staged(TOMBSTONE)
 
         def compute(record: BranchRecord) -> Computed:
@@ -607,6 +622,11 @@ def _entries_of(ref: Ref, prefix: str, *, exactly: bool) -> list[tuple[str, Entr
         entry = ref._find(prefix, check_path(prefix))
         return [] if entry is None else [(prefix, entry)]
     return [pair for rows in ref.list(prefix).tables() for pair in entries_of(rows)]
+
+
+def staged_pairs(entries: Sequence[tuple[str, Entry]]) -> list[tuple[bytes, bytes]]:
+    keys = distinct_keys([path for path, _ in entries])
+    return list(zip(keys, [encode_staged(entry) for _, entry in entries], strict=True))
 
 
 def distinct_keys(paths: Sequence[str]) -> list[bytes]:

@@ -110,6 +110,7 @@ class _History:
 
     Attributes:
         kept: by a rule, a branch, a tag or a pin.
+        seen: nothing leads to them, now for the first time.
         expiring: nothing keeps them any more; their files stay for this run.
         recalled: had expired, and are wanted again.
         gone: expired so long ago that their files go now.
@@ -117,6 +118,7 @@ class _History:
     """
 
     kept: set[CommitId]
+    seen: list[CommitId]
     expiring: list[CommitId]
     recalled: list[CommitId]
     gone: list[CommitId]
@@ -264,21 +266,26 @@ class Collector:
         pinned = [pin.commit for pin in promises.pins(self._stores, self._store_time())]
         known = {name: (branch, self._moved(name, branch)) for name, branch in branches.items()}
         found = retained(commits, known, [*tags, *pinned], self._rules, self._now)
-        expiring, trees, gone = [], set(), []
+        seen, expiring, gone = [], [], []
+        trees: set[TreeRef] = set()
         for commit in commits.all():
-            if commit.id in before and before[commit.id].swept:
+            mark = before.get(commit.id)
+            if mark is not None and mark.swept:
                 continue  # its files are gone for good, whatever the rules say by now
-            if commit.id in found.keep:
-                trees.add(commit.tree_ref)
-            elif commit.id in before and before[commit.id].at < self._before:
+            is_old = mark is not None and mark.at < self._before
+            if mark is not None and is_old and not mark.is_only_seen and commit.id not in found.keep:
                 gone.append(commit.id)  # for longer than any operation lasts that may have begun with it as its base
-            else:
-                # nothing keeps it: its files stay for this run, so that whoever is about to use it can say so
-                trees.add(commit.tree_ref)
-                if commit.id not in before and (commit.date_us < self._before or commit.id in found.reached):
-                    expiring.append(commit.id)
+                continue
+            # its files stay for this run, so that whoever is about to use it can say so
+            trees.add(commit.tree_ref)
+            if commit.id in found.keep or (mark is not None and not mark.is_only_seen):
+                continue
+            if commit.id in found.reached or is_old:
+                expiring.append(commit.id)
+            elif mark is None:
+                seen.append(commit.id)
         recalled = [id for id in before if id in found.keep and not before[id].swept]
-        return _History(found.keep, expiring, recalled, gone, trees)
+        return _History(found.keep, seen, expiring, recalled, gone, trees)
 
     def _moved(self, name: str, branch: Branch) -> list[CommitId]:
         """The commits that the reflog names, within the days of the branch's rule."""
@@ -388,6 +395,7 @@ class Collector:
         """Say which commits expire, then look again whether anybody has come to use one."""
         stores = self._stores
         promises.drop_expired(stores, found.recalled)
+        promises.put_expired(stores, found.seen, Expired(self._run, self._now, is_only_seen=True))
         promises.put_expired(stores, found.expiring, Expired(self._run, self._now))
         wanted = {pin.commit for pin in promises.pins(stores, self._store_time())}
         for key, value in stores.kv.scan(stores.refs):

@@ -92,11 +92,14 @@ class Expired(msgspec.Struct, frozen=True):
     Attributes:
         run: that expired it; its files go in a later one.
         swept: its files have gone, or are about to: it cannot come back.
+        is_only_seen: nothing led to it then, which is so of a commit that is about to become a head, too, whatever its
+            date says: it may be used, and expires only if nothing leads to it a grace later.
     """
 
     run: str
     at: Microseconds
     swept: bool = False
+    is_only_seen: bool = False
 
 
 def _end(prefix: bytes) -> bytes:
@@ -217,11 +220,16 @@ def _see(stores: Stores, key: bytes, held: bytes, seen: Link | Pin) -> None:
 
 
 def refuse_expired(stores: Stores, commit: CommitId) -> None:
-    if stores.kv.get(stores.records, EXPIRED + commit.encode()) is not None:
+    if is_expired(stores, commit):
         raise CommitExpired(
             f"Commit {commit[:12]} has expired: its branch keeps commits for fewer days, and its files are collected.",
             next="Use a commit that is kept: a tag keeps one for ever, and gc.retention says how long branches do.",
         )
+
+
+def is_expired(stores: Stores, commit: CommitId) -> bool:
+    raw = stores.kv.get(stores.records, EXPIRED + commit.encode())
+    return raw is not None and not decode(Expired, raw, "an expired commit").is_only_seen
 
 
 def put_pin(stores: Stores, commit: CommitId, why: str, days: float = PIN_DAYS) -> bytes:

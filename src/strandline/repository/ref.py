@@ -27,7 +27,7 @@ from strandline.repository.expressions import Target, parse_time, resolve
 from strandline.repository.history import Log, LogFilter
 from strandline.repository.listing import Listing
 from strandline.repository.parallel import in_parallel
-from strandline.repository.promises import EXPIRED, PIN_DAYS, drop_pin, put_pin
+from strandline.repository.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.tree.diff import Difference, diff
 from strandline.tree.rows import Entry
@@ -163,7 +163,7 @@ class Ref:
 
     def _missing(self, info: ObjectInfo) -> ObjectMissing:
         stores = self._core.stores
-        if self._target.kind == "commit" and stores.kv.get(stores.records, EXPIRED + self.id.encode()) is not None:
+        if self._target.kind == "commit" and is_expired(stores, self.id):
             return ObjectMissing(
                 f"Commit {self.id[:12]} has expired, and the bytes of {info.path!r} were collected.",
                 next="Read a commit that is kept; pin one that has to be read for long: with ref.pin(): …",

@@ -79,9 +79,23 @@ class Writers(Results[WriterInfo]):
         held = _record(self._branch).writers
         return (_writer_info(name, held[name]) for name in sorted(held))
 
-    def __getitem__(self, name: str) -> WriterInfo:
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._find(name) != Writer()
+
+    def _find(self, name: str) -> Writer:
+        """On the branch record, or else as it was when it was forgotten: first the one, then the other."""
         held = _record(self._branch).writers.get(name)
-        if held is None:
+        branch = self._branch
+        return held or transactions.remembered(branch._core.stores, branch.branch_id, name)
+
+    def __getitem__(self, name: str) -> WriterInfo:
+        """A writer, also one that was forgotten because too many others have begun since.
+
+        Raises:
+            NotFound: none of that name ever began.
+        """
+        held = self._find(name)
+        if held == Writer():
             raise NotFound(f"Branch {self._branch.name!r} has no writer {name!r}.", next="`strandline tx writers`.")
         return _writer_info(name, held)
 

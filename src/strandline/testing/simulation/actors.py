@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from strandline.branch.staging import stage_one
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
 from strandline.repository.merging import MergeStrategy
@@ -20,7 +21,7 @@ from strandline.testing.simulation.collector import collect_garbage
 from strandline.testing.simulation.history import CREATED, PATHS, Listing, Operation
 from strandline.testing.simulation.scheduler import Killed, Process
 from strandline.testing.simulation.world import World
-from strandline.tree.rows import Entry
+from strandline.tree.rows import Entry, encode_staged
 
 WORK_SHARE = 0.25
 """How often an operation is on the second branch."""
@@ -116,6 +117,10 @@ def _entry(actor: Actor, branch: Branch, value: str) -> Entry:
     return Entry(_bytes(actor, branch, value), 1, value, 1)
 
 
+def _stage(actor: Actor, branch: Branch, path: str, value: str) -> None:
+    stage_one(branch._cell, branch.branch_id, path.encode(), encode_staged(_entry(actor, branch, value)))
+
+
 def _on(actor: Actor, kind: str, **arguments: object) -> tuple[Branch, Operation]:
     branch = actor.branch()
     return branch, actor.begin(kind, branch.name, branch.branch_id, **arguments)
@@ -128,7 +133,7 @@ def put(actor: Actor, kind: str) -> None:
     branch, op = _on(actor, kind, path=actor.path())
     path = op.arguments["path"]
     op.values = {path: op.value}
-    actor.finish(op, lambda: branch.link(path, _bytes(actor, branch, op.value), size=1, checksum=op.value))
+    actor.finish(op, lambda: _stage(actor, branch, path, op.value))
 
 
 def copy_across(actor: Actor, kind: str) -> None:
@@ -154,7 +159,7 @@ def add(actor: Actor, _kind: str) -> None:
     actor.finish(read, look)
     write = actor.begin("put", branch.name, branch.branch_id, path=path)
     write.values = {path: write.value}
-    actor.finish(write, lambda: branch.link(path, _bytes(actor, branch, write.value), size=1, checksum=write.value))
+    actor.finish(write, lambda: _stage(actor, branch, path, write.value))
 
 
 def put_many(actor: Actor, kind: str) -> None:
@@ -164,7 +169,11 @@ def put_many(actor: Actor, kind: str) -> None:
 
     def act() -> None:
         entry = _entry(actor, branch, op.value)
-        branch.link_many([(path, entry) for path in paths], atomic=kind == "atomic put")
+        entries = [(path, entry) for path in paths]
+        if kind == "atomic put":
+            branch.stage_atomically(entries)
+        else:
+            branch.stage_each(entries)
 
     actor.finish(op, act)
 
