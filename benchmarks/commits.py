@@ -8,6 +8,7 @@ import random
 import pyarrow as pa
 
 from benchmarks.harness import Result, entries, fill, folder, one_entry, repository, result, seconds, setting
+from strandline.tree.rows import Entry
 
 RUNS = 7
 
@@ -20,7 +21,7 @@ def run() -> list[Result]:
             with repository(synced) as repo:
                 for run_ in range(RUNS + 1):
                     branch = repo.create_branch(f"c{run_}")  # from the empty first commit
-                    branch.link_many(entries("t", count, run_))
+                    branch.stage_each(entries("t", count, run_))
                     times.append(seconds(lambda branch=branch: branch.commit("c")) * 1000)
             found.append(result(f"commit {count:,} staged", times[1:], "ms", target, "less", setting(synced)))
         with repository(synced) as repo:
@@ -29,11 +30,11 @@ def run() -> list[Result]:
             rnd = random.Random(1)
             tail, anywhere, scattered = [], [], []
             for run_ in range(2 * RUNS):
-                main.link_many([(f"zz/{run_:05d}", one_entry(run_))])
+                main.stage_each([(f"zz/{run_:05d}", one_entry(run_))])
                 tail.append(seconds(lambda: main.commit("tail")) * 1000)
-                main.link_many([(rnd.choice(paths), one_entry(run_, 100 + run_))])
+                main.stage_each([(rnd.choice(paths), one_entry(run_, 100 + run_))])
                 anywhere.append(seconds(lambda: main.commit("anywhere")) * 1000)
-                main.link_many([(path, one_entry(run_, 500 + run_)) for path in rnd.sample(paths, 100)])
+                main.stage_each([(path, one_entry(run_, 500 + run_)) for path in rnd.sample(paths, 100)])
                 scattered.append(seconds(lambda: main.commit("scattered")) * 1000)
             where = setting(synced)
             found.append(result("commit 1 change at the tail of 100,000", tail[2:], "ms", 5, "less", where))
@@ -45,7 +46,7 @@ def run() -> list[Result]:
 
             def stage_and_commit(main: object = main, numbers: object = numbers) -> None:
                 i = next(numbers)  # type: ignore[call-overload]
-                main.link(f"loop/{i:06d}", f"data/{i}", size=1, checksum=f"c{i}")  # type: ignore[attr-defined]
+                main.stage(f"loop/{i:06d}", Entry(f"data/{i}", 1, f"c{i}", 1))  # type: ignore[attr-defined]
                 main.commit("c")  # type: ignore[attr-defined]
 
             loops = [200 / seconds(lambda f=stage_and_commit: [f() for _ in range(200)]) for _ in range(5)]

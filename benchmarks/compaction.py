@@ -24,7 +24,7 @@ def _after_deletions() -> list[Result]:
     with repository(False, compaction=False) as repo:
         main = repo.branch("main")
         fill(main, COUNT)
-        main.link_many([("zz/last", entries("z", 1)[0][1])])
+        main.stage_each([("zz/last", entries("z", 1)[0][1])])
         main.delete_prefix("table/")
         first = lambda: list(main.list(amount=1))  # noqa: E731
         assert [found.path for found in first()] == ["zz/last"]
@@ -47,7 +47,7 @@ def _under_tokens() -> list[Result]:
             main = repo.branch("main")
             fill(main, COUNT)
             for number in range(tokens):
-                main.link_many(entries(f"staged{number}", 10))
+                main.stage_each(entries(f"staged{number}", 10))
                 _seal(main)
             times = []
             for _ in ("before", "after"):
@@ -73,12 +73,12 @@ def _commit_over_it() -> Result:
             times = {}
             for kind in ("plain", "compacted") if number % 2 else ("compacted", "plain"):
                 branch = repo.create_branch(f"{kind}{number}")
-                branch.link_many(entries("before", 1_000, number))
+                branch.stage_each(entries("before", 1_000, number))
                 if kind == "compacted":
                     branch.compact()
                 else:
                     branch.commit("before")
-                branch.link_many(entries("t", COUNT, number))
+                branch.stage_each(entries("t", COUNT, number))
                 times[kind] = seconds(lambda branch=branch: branch.commit("c"))
             ratios.append(times["compacted"] / times["plain"])
     assert statistics.median(ratios) > 0

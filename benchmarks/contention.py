@@ -25,7 +25,7 @@ main = strandline.open(sys.argv[1]).repository("bench").branch("main")
 number, until = 0, time.monotonic() + 0.05
 print("ready", flush=True)
 while True:
-    main.link(f"beside/{number % 50_000:06d}", f"data/{number}", size=1, checksum=f"c{number}")
+    main.stage(f"beside/{number % 50_000:06d}", Entry(f"data/{number}", 1, f"c{number}", 1))
     number += 1
     if time.monotonic() >= until:
         print(time.monotonic(), number, flush=True)
@@ -44,7 +44,7 @@ def _beside_a_commit() -> list[Result]:
         with folder() as place, strandline.open(place / "lake", create=True, compaction=False) as lake:
             main = lake.repository("bench", create=True).branch("main")
             for first in range(0, MILLION, 200_000):
-                main.link_many(entries(f"t{number}-{first}", 200_000))
+                main.stage_each(entries(f"t{number}-{first}", 200_000))
             command = [sys.executable, "-c", WRITER, str(place / "lake")]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
                 assert writer.stdout is not None
@@ -124,7 +124,7 @@ def _stage(main: Branch, threads: int, each: int) -> float:
 
     def work(who: int) -> None:
         for i in range(each):
-            main.link(f"one/{who}/{i:06d}", entry.physical_address, size=1, checksum=entry.checksum)
+            main.stage(f"one/{who}/{i:06d}", entry)
 
     workers = [threading.Thread(target=work, args=(who,)) for who in range(threads)]
     started = time.perf_counter()

@@ -58,9 +58,9 @@ def _backup() -> list[Result]:
     found = []
     with repository(synced=False) as repo, folder() as target:
         main = repo.branch("main")
-        main.link_many(entries("a", OBJECTS))
+        main.stage_each(entries("a", OBJECTS))
         main.commit("base")
-        main.link_many(entries("b", OBJECTS // 10))
+        main.stage_each(entries("b", OBJECTS // 10))
         lake = _lake(repo)
         rates = []
         for turn in range(5):

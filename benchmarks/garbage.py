@@ -59,7 +59,7 @@ def _fill(main: Branch) -> None:
                 for file in range(1_000)
             ]
         if len(staged) >= 200_000:
-            main.link_many(staged)
+            main.stage_each(staged)
             staged = []
-    main.link_many(staged)
+    main.stage_each(staged)
     main.commit("a million")

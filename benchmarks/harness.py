@@ -99,7 +99,7 @@ def fill(branch: Branch, count: int, prefix: str = "table") -> list[str]:
     """Commit `count` entries; returns their paths."""
     for first in range(0, count, 200_000):
         size = min(200_000, count - first)
-        branch.link_many(
+        branch.stage_each(
             [
                 (f"{prefix}/{(first + i) // 1000:05d}/part-{first + i:08d}.parquet", one_entry(first + i))
                 for i in range(size)

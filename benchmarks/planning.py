@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from strandline import Table
 
 FILES = (10, 1_000, 10_000)
-S3_FILES = (10, 1_000)
+S3_FILES = (10, 200)
 RUNS = 5
 SKIP_RUNS = 9
 SKIP_ROWS = 8_000_000

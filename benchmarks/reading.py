@@ -33,7 +33,7 @@ def run() -> list[Result]:
         found.append(result("look-up in a warm range", looks, "µs", 15, "less", where))
         branch = [2_000 / seconds(lambda: [main.stat(path) for path in wanted[:2_000]]) for _ in range(5)]
         found.append(result("stat by a branch, warm, 1 thread", branch, "stats/s", None, "more", where))
-        main.link_many(entries("staged", COUNT))
+        main.stage_each(entries("staged", COUNT))
         staged = [COUNT / seconds(lambda: walk(main, "staged/")) for _ in range(5)]
         found.append(result("list staged entries", staged, "entries/s", 500_000, "more", where))
         arrow = [COUNT / seconds(lambda: main.list("staged/").to_arrow()) for _ in range(5)]

@@ -45,7 +45,7 @@ def _nothing(branch: Branch, turn: int) -> None: ...
 
 
 def _stage(branch: Branch, turn: int) -> None:
-    branch.link_many(entries("new", 30_000, turn))
+    branch.stage_each(entries("new", 30_000, turn))
 
 
 def _delete_all(branch: Branch, turn: int) -> None:
@@ -55,12 +55,12 @@ def _delete_all(branch: Branch, turn: int) -> None:
 def _singles(branch: Branch, turn: int) -> None:
     entry = one_entry(turn)
     for i in range(6_000):
-        branch.link(f"one/{i:05d}", entry.physical_address, size=1, checksum=entry.checksum)
+        branch.stage(f"one/{i:05d}", entry)
 
 
 def _stage_100(branch: Branch, turn: int) -> None:
     paths = random.Random(turn).sample(range(COUNT), 100)
-    branch.link_many(sorted((f"table/{i // 1000:05d}/part-{i:08d}.parquet", one_entry(i, turn + 9)) for i in paths))
+    branch.stage_each(sorted((f"table/{i // 1000:05d}/part-{i:08d}.parquet", one_entry(i, turn + 9)) for i in paths))
 
 
 def _commit(branch: Branch, turn: int) -> None:

@@ -15,7 +15,7 @@ def run() -> list[Result]:
             bulk = []
             for run_ in range(5):
                 staged = entries(f"bulk{run_}", 100_000)
-                bulk.append(100_000 / seconds(lambda staged=staged: main.link_many(staged)))
+                bulk.append(100_000 / seconds(lambda staged=staged: main.stage_each(staged)))
             found.append(result("stage in bulk", bulk, "entries/s", 100_000, "more", setting(synced)))
             deleted = []
             for run_ in range(3):
@@ -45,7 +45,7 @@ def _singles(main: object, threads: int, each: int, run_: int) -> float:
     def work(who: int) -> None:
         for i in range(each):
             entry = one_entry(i)
-            main.link(f"one/{run_}/{who}/{i:06d}", entry.physical_address, size=1, checksum=entry.checksum)  # type: ignore[attr-defined]
+            main.stage(f"one/{run_}/{who}/{i:06d}", entry)  # type: ignore[attr-defined]
 
     def all_of_them() -> None:
         workers = [threading.Thread(target=work, args=(who,)) for who in range(threads)]

@@ -22,9 +22,9 @@ def run() -> list[Result]:
         one, hundred, diff = [], [], []
         for run_ in range(6):
             i = rnd.randrange(LARGE)
-            main.link_many([(_path(i), one_entry(i, run_ + 1))])
+            main.stage_each([(_path(i), one_entry(i, run_ + 1))])
             one.append(seconds(lambda: main.commit("one")) * 1000)
-            main.link_many([(_path(i), one_entry(i, run_ + 1)) for i in set(numbers)])
+            main.stage_each([(_path(i), one_entry(i, run_ + 1)) for i in set(numbers)])
             hundred.append(seconds(lambda: main.commit("hundred")) * 1000)
             diff.append(seconds(lambda: main._other("main~1").diff(main).to_arrow()) * 1000)
         found.append(result("commit 1 change in 10,000,000", one[1:], "ms", None, "less", where))
@@ -41,9 +41,9 @@ def _differences(synced: bool) -> list[Result]:
         diffs, merges = [], []
         for run_ in range(8):
             left, right = repo.create_branch(f"l{run_}", base), repo.create_branch(f"r{run_}", base)
-            left.link_many([(path, one_entry(i, run_ + 1)) for i, path in enumerate(chosen[:100])])
+            left.stage_each([(path, one_entry(i, run_ + 1)) for i, path in enumerate(chosen[:100])])
             left.commit("left")
-            right.link_many([(path, one_entry(i, run_ + 1)) for i, path in enumerate(chosen[100:])])
+            right.stage_each([(path, one_entry(i, run_ + 1)) for i, path in enumerate(chosen[100:])])
             right.commit("right")
             diffs.append(seconds(lambda: repo.ref(base).diff(left).to_arrow()) * 1000)
             merges.append(seconds(lambda: right.merge(left)) * 1000)

@@ -12,7 +12,7 @@ import pytest
 import strandline
 from strandline.branch.cell import BranchCell
 
-FOLDERS = [Path(__file__).parent / name for name in ("golden_lake", "golden_lake_2", "golden_lake_3")]
+FOLDERS = [Path(__file__).parent / name for name in ("golden_lake", "golden_lake_2", "golden_lake_3", "golden_lake_4")]
 
 
 def build(folder: Path) -> None:
@@ -31,6 +31,8 @@ def build(folder: Path) -> None:
         with work.transaction("golden", "in a transaction", token="today", position="7") as tx:  # since the third one
             tx.put("by a transaction", b"x")
         work.transaction("golden", "never published").begin()
+        repo.lock_owners.register("golden", "to be read by later versions")  # since the fourth one
+        work.locks.take([("a", "b"), "renamed"], owner="golden")
         repo.gc.set_retention(30, {"release-*": None})
         repo.create_tag("v1", "main~1")
         repo.create_branch("gone")
@@ -74,13 +76,13 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
         moves = [move.verb for move in main.reflog()]
         assert moves == (["commit"] if made.name == "golden_lake" else ["commit", "merge", "commit", "create"])
         work = repo.branch("work")
-        if made.name == "golden_lake_3":
+        if made.name in ("golden_lake_3", "golden_lake_4"):
             assert (work.writers["golden"].position, work.writers["golden"].open) == ("7", 2)
             assert [found.state for found in work.transactions] == ["committed", "open"]
             assert repo.gc.retention.days_of("main") == 30
         with work.transaction("golden", token="today") as tx:
             tx.put("again", b"x")
-        assert tx.is_repeat == (made.name == "golden_lake_3")
+        assert tx.is_repeat == (made.name in ("golden_lake_3", "golden_lake_4"))
         assert repo.fsck().is_sound
 
 
@@ -88,7 +90,7 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
 def test_a_golden_lake_is_upgraded(made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "lake"
     shutil.copytree(made, folder)
-    is_old = made.name != "golden_lake_3"
+    is_old = made.name != "golden_lake_4"
     expected = {"branch": 2, "tag": 1, "deleted": 1, "repository": 1, "lake": 1} if is_old else {}
     with strandline.open(folder, synced=False) as lake:
         before = (folder / "metadata.db").read_bytes()

@@ -186,7 +186,7 @@ def plain(text: str) -> str:
 def test_results_show_well_on_a_terminal_and_in_a_notebook(lake: Lake, repo: Repository, main: Branch) -> None:
     main.put("a & b.txt", b"x" * 1234)
     main.commit("First\nwith <markup>")
-    main.link_many([(f"k{i:02d}", entry(i)) for i in range(25)])
+    main.stage_each([(f"k{i:02d}", entry(i)) for i in range(25)])
     main.delete("a & b.txt")
     repo.create_tag("v1", "main@")
     shown: dict[str, Results[Any]] = {

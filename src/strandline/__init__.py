@@ -24,6 +24,11 @@ from strandline.errors import (
     InvalidRef,
     InvalidSettings,
     LakeNotFound,
+    LockInvalid,
+    LockLost,
+    LockRateExceeded,
+    LockRejected,
+    LockTimeout,
     MergeConflict,
     NewerFormat,
     NotAllowed,
@@ -35,6 +40,7 @@ from strandline.errors import (
     ObjectNotFound,
     OutcomeUnknown,
     PreconditionFailed,
+    RangeLocked,
     RefNotFound,
     RepositoryNotFound,
     RepositoryReadOnly,
@@ -44,6 +50,7 @@ from strandline.errors import (
     StoreUnavailable,
     StrandlineError,
     TableNotFound,
+    TooManyLocks,
     TransactionClosed,
     UncommittedChanges,
     UsageError,
@@ -54,6 +61,7 @@ if TYPE_CHECKING:
     from strandline.lake import Lake
     from strandline.repository.branch import Branch
     from strandline.repository.differences import Change, Diff
+    from strandline.repository.held import Held
     from strandline.repository.history import Log
     from strandline.repository.importing import Imported
     from strandline.repository.listing import Listing
@@ -74,6 +82,7 @@ _LAZY = {
     "CommonPrefix": "strandline.repository.results",
     "Diff": "strandline.repository.differences",
     "Entry": "strandline.tree.rows",
+    "Held": "strandline.repository.held",
     "Imported": "strandline.repository.importing",
     "Lake": "strandline.lake",
     "Listing": "strandline.repository.listing",
@@ -102,6 +111,7 @@ __all__ = [
     "Entry",
     "Fenced",
     "FormatError",
+    "Held",
     "Imported",
     "InvalidName",
     "InvalidRef",
@@ -109,6 +119,11 @@ __all__ = [
     "Lake",
     "LakeNotFound",
     "Listing",
+    "LockInvalid",
+    "LockLost",
+    "LockRateExceeded",
+    "LockRejected",
+    "LockTimeout",
     "Log",
     "MergeConflict",
     "NewerFormat",
@@ -122,6 +137,7 @@ __all__ = [
     "ObjectNotFound",
     "OutcomeUnknown",
     "PreconditionFailed",
+    "RangeLocked",
     "Ref",
     "RefNotFound",
     "Repository",
@@ -134,6 +150,7 @@ __all__ = [
     "StrandlineError",
     "Table",
     "TableNotFound",
+    "TooManyLocks",
     "Transaction",
     "TransactionClosed",
     "TransactionResult",

@@ -13,8 +13,8 @@ import msgspec
 
 from strandline.errors import Corrupted, NewerFormat
 
-FORMAT_VERSION = 3
-"""2: branch records carry their last head moves. 3: they carry the writers of transactions."""
+FORMAT_VERSION = 4
+"""2: branch records carry their last head moves. 3: they carry the writers of transactions. 4: locks."""
 Record = TypeVar("Record")
 
 _encoder = msgspec.msgpack.Encoder()

@@ -80,6 +80,10 @@ class TransactionClosed(UsageError):
     """A call on a transaction that was committed, aborted or fenced before."""
 
 
+class LockInvalid(UsageError):
+    """A lock that cannot be: an empty or inverted range, one outside the key space, an owner that is not registered."""
+
+
 class SchemaMismatch(UsageError):
     """The columns of a DataFrame are not those of the table."""
 
@@ -159,6 +163,14 @@ class NothingToMerge(Conflict):
     """The source has nothing that the destination does not have."""
 
 
+class LockRejected(Conflict):
+    """A lock that cannot be taken or released beside those that there are."""
+
+
+class TooManyLocks(LockRejected):
+    """The branch has as many locks, or as many callers who wait for one, as fit on its record."""
+
+
 # --- somebody else took over: stop ------------------------------------------------------------------------------------
 
 
@@ -172,6 +184,10 @@ class Fenced(StrandlineError):
     def __init__(self, what: str, *, successor: int | None = None, safe: str = NOTHING_CHANGED, next: str = "") -> None:
         self.successor = successor
         super().__init__(what, safe=safe, next=next)
+
+
+class LockLost(Fenced):
+    """The lock under which something was to be changed is not held any more: it was released from elsewhere."""
 
 
 # --- not allowed ----------------------------------------------------------------------------------------------------
@@ -198,6 +214,38 @@ class RepositoryReadOnly(NotAllowed):
 
 class Contention(StrandlineError):
     """Others kept changing the branch; the bounded retries are used up."""
+
+
+class LockTimeout(Contention):
+    """A lock was not free within the time that its caller was willing to wait."""
+
+
+class LockRateExceeded(Contention):
+    """Locks of the branch were changed too often; the error says when it may go on."""
+
+
+class RangeLocked(StrandlineError):
+    """Somebody holds a lock on what the call would change, or, in quarantine, read. The whole call was refused.
+
+    Attributes:
+        owner, description: who holds it, and why.
+        lock_id: of the lock.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        owner: str = "",
+        description: str = "",
+        lock_id: str = "",
+        safe: str = NOTHING_CHANGED,
+        next: str = "",
+    ) -> None:
+        self.owner = owner
+        self.description = description
+        self.lock_id = lock_id
+        super().__init__(what, safe=safe, next=next)
 
 
 # --- storage failed -------------------------------------------------------------------------------------------------
@@ -287,6 +335,13 @@ TABLE: dict[type[StrandlineError], ErrorKind] = {
     NotAllowed: ErrorKind("not-allowed", 7, 403, "AccessDenied"),
     BranchProtected: ErrorKind("branch-protected", 7, 403, "AccessDenied"),
     RepositoryReadOnly: ErrorKind("repository-read-only", 7, 403, "AccessDenied"),
+    LockInvalid: ErrorKind("lock-invalid", 2, 400, "InvalidArgument"),
+    LockRejected: ErrorKind("lock-rejected", 5, 409, "OperationAborted"),
+    TooManyLocks: ErrorKind("too-many-locks", 5, 409, "OperationAborted"),
+    LockLost: ErrorKind("lock-lost", 12, 409, "OperationAborted"),
+    LockTimeout: ErrorKind("lock-timeout", 8, 503, "SlowDown"),
+    LockRateExceeded: ErrorKind("lock-rate-exceeded", 8, 503, "SlowDown"),
+    RangeLocked: ErrorKind("range-locked", 13, 423, "OperationAborted"),
     Contention: ErrorKind("contention", 8, 503, "SlowDown"),
     StorageError: ErrorKind("storage", 9, 500, "InternalError"),
     StoreUnavailable: ErrorKind("store-unavailable", 9, 503, "ServiceUnavailable"),

@@ -66,7 +66,7 @@ class Client:
 
 
 def link(branch: Branch, path: str, content: object) -> None:
-    branch.link(path, f"data/{content}", size=1, checksum=f"sum:{content}")
+    branch.stage(path, Entry(f"data/{content}", 1, f"sum:{content}", 1))
 
 
 def content(branch: Branch, path: str) -> str | None:

@@ -349,7 +349,7 @@ def test_a_listing_that_skips_deletions_begins_a_compaction_in_the_background(
     monkeypatch.setattr("strandline.repository.core.COMPACT_AFTER_S", 0.01)
     with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
         main = lake.repository("nyc", create=True).branch("main")
-        main.link_many([(f"k{i:03d}", entry(i)) for i in range(300)])
+        main.stage_each([(f"k{i:03d}", entry(i)) for i in range(300)])
         main.commit("base")
         main.delete_many([f"k{i:03d}" for i in range(299)])
         assert [found.path for found in main.list(amount=1)] == ["k299"]
@@ -377,7 +377,7 @@ def test_the_end_of_a_short_process_waits_for_its_compaction(tmp_path: Path, mon
     monkeypatch.setattr("strandline.branch.sensor.TOMBSTONES", 1)
     with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
         main = lake.repository("nyc", create=True).branch("main")
-        main.link_many([(f"k{i}", entry(i)) for i in range(50)])
+        main.stage_each([(f"k{i}", entry(i)) for i in range(50)])
         main.commit("base")
         main.delete_many([f"k{i}" for i in range(40)])
     with strandline.open(tmp_path / "lake", compaction=False) as lake:
@@ -390,7 +390,7 @@ def test_a_commit_that_follows_at_once_makes_the_compaction_needless(
     monkeypatch.setattr("strandline.branch.sensor.TOMBSTONES", 1)
     with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
         main = lake.repository("nyc", create=True).branch("main")
-        main.link_many([(f"k{i}", entry(i)) for i in range(50)])
+        main.stage_each([(f"k{i}", entry(i)) for i in range(50)])
         main.commit("base")
         main.delete_many([f"k{i}" for i in range(40)])
         main.commit("gone")
@@ -419,7 +419,7 @@ sensor.TOMBSTONES = 1
 lake = strandline.open(sys.argv[1], create=True, synced=False)
 main = lake.repository("nyc", create=True).branch("main")
 paths = [f"k{i:06d}" for i in range(40_000)]
-main.link_many([(path, Entry(f"data/{path}", 1, path, 1)) for path in paths])
+main.stage_each([(path, Entry(f"data/{path}", 1, path, 1)) for path in paths])
 main.commit("base")
 main.delete_many(paths[::2])
 """  # and no close()

@@ -102,6 +102,7 @@ def test_no_acknowledged_write_of_many_threads_is_lost(opened: Lake) -> None:
 WORKER = """
 import sys, random, strandline
 from strandline.errors import NothingToCommit
+from strandline.tree.rows import Entry
 kind, folder, who, kv, blob = sys.argv[1:6]
 lake = strandline.open(kv=kv, blob=blob) if kv else strandline.open(folder)
 main = lake.repository("nyc").branch("main")
@@ -117,7 +118,7 @@ while True:
         print(i, flush=True)
     else:
         path = f"{who}/k{rnd.randrange(20)}"
-        main.link(path, "x", size=1, checksum=f"{i:09d}")
+        main.stage(path, Entry("x", 1, f"{i:09d}", 1))
         print(path, i, flush=True)
 """
 

@@ -97,7 +97,7 @@ def test_a_write_whose_check_fails_says_that_it_may_be_there(one: Client) -> Non
     link(one.main, "warm", 1)
     for write in (
         lambda: link(one.main, "a", 1),
-        lambda: one.main.link_many([("b", entry(1))]),
+        lambda: one.main.stage_each([("b", entry(1))]),
         lambda: one.main.delete_many(["warm"]),
     ):
         one.meet("get", 2, Outcome.NOT_DONE)

@@ -69,13 +69,13 @@ def test_a_write_that_may_have_happened_says_so_and_is_not_repeated(one: Client)
 def test_a_bulk_write_whose_token_is_sealed_meanwhile_is_written_again_as_a_whole(one: Client, two: Client) -> None:
     link(one.main, "warm", 0)
     one.before("set_many", 1, lambda: two.main.commit("other"))
-    one.main.link_many([(f"k{i}", entry(i)) for i in range(10)])
+    one.main.stage_each([(f"k{i}", entry(i)) for i in range(10)])
     assert len(list(two.main.uncommitted())) == 10
 
 
 def test_a_path_twice_in_one_call_is_refused_and_nothing_is_staged(one: Client) -> None:
     for call in (
-        lambda: one.main.link_many([("a", entry(1)), ("b", entry(2)), ("a", entry(3))]),
+        lambda: one.main.stage_each([("a", entry(1)), ("b", entry(2)), ("a", entry(3))]),
         lambda: one.main.put_many([("a", b"1"), ("a", b"2")]),
         lambda: one.main.delete_many(["a", "a"]),
     ):
@@ -153,7 +153,7 @@ def test_an_atomic_put_appears_at_one_instant_and_later_writes_lie_above(one: Cl
     one.before("set_many", 1, lambda: seen.append(paths(two)))
     one.main.find("the record is cached")
     two.before("get", 1, lambda: None)
-    one.main.link_many([("a", entry("new")), ("b", entry("new"))], atomic=True)
+    one.main.stage_atomically([("a", entry("new")), ("b", entry("new"))])
     assert seen == [["a"]]
     link(two.main, "b", "newer")
     assert {path: content(two.main, path) for path in "ab"} == {"a": "new", "b": "newer"}
@@ -235,7 +235,7 @@ def test_an_atomic_put_that_reads_nothing_is_written_once_whatever_moves(one: Cl
         writes.append(partition) if call == "set_many" else None,
         plan(call, partition, key),
     )[1]
-    one.main.link_many([("a", entry(1))], atomic=True)
+    one.main.stage_atomically([("a", entry(1))])
     assert content(two.main, "a") == "1"
     assert len([partition for partition in writes if b"/staging/" in partition]) == 1
 
@@ -243,14 +243,14 @@ def test_an_atomic_put_that_reads_nothing_is_written_once_whatever_moves(one: Cl
 def test_an_atomic_put_whose_swap_is_lost_is_done_once(one: Client) -> None:
     for outcome in (Outcome.DONE_BUT_LOST, Outcome.LATE):
         one.meet("set_if", 1, outcome)
-        one.main.link_many([("a", entry(outcome.name))], atomic=True)
+        one.main.stage_atomically([("a", entry(outcome.name))])
         assert content(one.main, "a") == outcome.name
 
 
 def test_a_client_that_died_before_its_attach_leaves_nothing(one: Client, two: Client, shared: Shared) -> None:
     one.meet("set_if", 1, Outcome.NOT_DONE)
     with pytest.raises(StoreUnavailable):
-        one.main.link_many([("a", entry(1)), ("b", entry(2))], atomic=True)
+        one.main.stage_atomically([("a", entry(1)), ("b", entry(2))])
     assert paths(two) == []
     assert queue_length(two) == 1
     shared.clock.advance_s(100)
@@ -269,13 +269,13 @@ def test_a_client_that_was_taken_for_dead_writes_its_token_again(one: Client, tw
         two.repo.sweep()
 
     one.before("set_if", 1, clean)  # the cleaner condemns, seals and deletes right before the attach
-    one.main.link_many([("a", entry(1)), ("b", entry(2))], atomic=True)
+    one.main.stage_atomically([("a", entry(1)), ("b", entry(2))])
     assert paths(two) == ["a", "b"]
 
 
 def test_a_token_that_was_attached_is_not_cleaned(one: Client, two: Client, shared: Shared) -> None:
     one.meet("delete", 1, Outcome.NOT_DONE)  # its intent stays, as when the client dies right after its attach
-    assert one.main.link_many([("a", entry(1))], atomic=True) == 1
+    assert one.main.stage_atomically([("a", entry(1))]) == 1
     for _ in range(3):
         shared.clock.advance_s(4000)
         two.repo.sweep()

@@ -163,7 +163,7 @@ def test_an_atomic_bulk_put_is_all_or_nothing(main: Branch) -> None:
 
 
 def test_deletes_in_bulk_and_by_prefix(main: Branch) -> None:
-    main.link_many([(f"d/{i}", entry(i)) for i in range(20)])
+    main.stage_each([(f"d/{i}", entry(i)) for i in range(20)])
     assert main.delete_many(["d/1", "d/2", "never"]) == 3
     assert main.delete_prefix("d/1") == 10
     assert main.delete_prefix("nope/") == 0
@@ -175,9 +175,9 @@ def test_deletes_in_bulk_and_by_prefix(main: Branch) -> None:
 
 def test_a_listing_takes_prefix_delimiter_after_and_amount(main: Branch) -> None:
     paths = ["a", "b/1", "b/2/x", "b/2/y", "b/3", "b0", "c/1"]
-    main.link_many([(path, entry(path)) for path in paths[::2]])
+    main.stage_each([(path, entry(path)) for path in paths[::2]])
     main.commit("half")
-    main.link_many([(path, entry(path)) for path in paths[1::2]])
+    main.stage_each([(path, entry(path)) for path in paths[1::2]])
     for ref in (main, main.create_branch("x") and main):
         assert names(ref) == paths
         assert [info.path for info in ref.list("b/")] == paths[1:5]
@@ -204,7 +204,7 @@ def test_a_listing_over_many_windows_equals_a_sorted_list(main: Branch, monkeypa
     model: set[str] = set()
     for step in range(6):
         new = {f"{rnd.randrange(6)}/{rnd.randrange(6)}/{rnd.randrange(9)}" for _ in range(60)}
-        main.link_many([(path, entry(f"{step}{path}")) for path in new])
+        main.stage_each([(path, entry(f"{step}{path}")) for path in new])
         gone = {path for path in model | new if rnd.random() < 0.3}
         main.delete_many(gone)
         model = (model | new) - gone

@@ -33,7 +33,7 @@ from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog, commit_pair
 from strandline.branch.record import Branch, RefRecord, Tag
 from strandline.branch.reflog import block_pairs, read_moves
-from strandline.branch.staging import staged_window
+from strandline.branch.staged import staged_window
 from strandline.branch.stores import Stores
 from strandline.branch.view import consistently
 from strandline.clock import Microseconds

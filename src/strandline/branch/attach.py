@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
+from strandline.branch.lock_rules import refuse_locked_keys, refuse_locked_ranges
+from strandline.branch.ranges import Range
 from strandline.branch.record import Branch, LayersMoved, attach, attach_on_top, refuse_blocked, seal
-from strandline.branch.staging import write_pairs
+from strandline.branch.staged import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
 from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.ids import BranchId, StagingToken, new_id
@@ -24,10 +26,15 @@ class Computed:
     pairs: Pairs
 
 
-def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Branch], Computed]) -> int:
+def attach_changes(
+    cell: BranchCell, branch_id: BranchId, compute: Callable[[Branch], Computed], ranges: Sequence[Range] = ()
+) -> int:
     """Stage the changes that `compute` makes from a record whose sealed layers it may read; all of them or none.
 
     Everything acknowledged before the call lies beneath the changes, what is staged meanwhile lies above them.
+
+    Args:
+        ranges: that the changes are about, whatever they come to: a lock that meets them refuses all.
 
     Returns:
         The number of changes.
@@ -35,7 +42,7 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
     attempts = Attempts(cell, "atomic change")
     while True:
         attempts.next()
-        seen = update(cell, branch_id, lambda branch: _seal_if_allowed(cell.name, branch))
+        seen = update(cell, branch_id, lambda branch: _seal_if_allowed(cell.name, branch, ranges))
         computed: Computed | StrandlineError
         try:
             computed = compute(seen.branch)
@@ -49,23 +56,27 @@ def attach_changes(cell: BranchCell, branch_id: BranchId, compute: Callable[[Bra
         if not computed.pairs:
             return 0
         token, intent = _write_private(cell, seen.branch, computed.pairs)
-        if _try(cell, branch_id, seen, intent, lambda now: attach(now, seen.branch, token), token, attempts):  # noqa: B023 - called within this turn
+        keys = sorted(key for key, _ in computed.pairs)
+        if _try(cell, branch_id, seen, intent, keys, lambda now: attach(now, seen.branch, token), token, attempts):  # noqa: B023 - called within this turn
             return len(computed.pairs)
 
 
 def attach_pairs(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> int:
     """Stage changes that were not computed from what the branch holds; all of them or none, whatever else moves."""
     attempts = Attempts(cell, "atomic change")
+    keys = sorted(key for key, _ in pairs)
     while True:
         attempts.next()
         seen = cell.read(branch_id)
         refuse_blocked(seen.branch, "stage", cell.name)
+        refuse_locked_keys(seen.branch, cell.name, keys)
         token, intent = _write_private(cell, seen.branch, pairs)
         if _try(
             cell,
             branch_id,
             seen,
             intent,
+            keys,
             lambda now: attach_on_top(now, token, StagingToken(new_id())),  # noqa: B023 - called within this turn
             token,
             attempts,
@@ -73,8 +84,9 @@ def attach_pairs(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> int:
             return len(pairs)
 
 
-def _seal_if_allowed(name: str, branch: Branch) -> Branch:
+def _seal_if_allowed(name: str, branch: Branch, ranges: Sequence[Range]) -> Branch:
     refuse_blocked(branch, "stage", name)
+    refuse_locked_ranges(branch, name, ranges)
     return seal(branch, StagingToken(new_id()))
 
 
@@ -92,6 +104,7 @@ def _try(
     branch_id: BranchId,
     seen: Seen,
     intent: bytes,
+    keys: Sequence[bytes],
     transition: Callable[[Branch], Branch],
     token: StagingToken,
     attempts: Attempts,
@@ -100,7 +113,11 @@ def _try(
 
     Invariant: the item of the token is read after the record that the swap demands, and a cleaner condemns the item
     before it seals the branch. So either this sees that the token is condemned, or the cleaner's seal comes after the
-    swap and it finds the token on record, or the seal makes the swap fail.
+    swap and it finds the token on record, or the seal makes the swap fail. Locks, pending ones too, are judged on the
+    record that is swapped.
+
+    Args:
+        keys: sorted, of all that the token changes.
     """
     now = seen
     while True:
@@ -108,6 +125,7 @@ def _try(
             return False
         try:
             refuse_blocked(now.branch, "stage", cell.name)
+            refuse_locked_keys(now.branch, cell.name, keys)
             cell.swap(now, transition(now.branch))
         except LayersMoved:
             return False

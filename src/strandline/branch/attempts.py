@@ -62,14 +62,14 @@ class Attempts:
         """
         self._lost += 1
         if self._lost >= MAX_ATTEMPTS:
-            raise self._contention()
+            raise self.given_up()
         metrics.retries(self._operation).inc()
         debug("%s of %s: somebody else was first, attempt %d", self._operation, self._cell.name, self._lost + 1)
         if self._lost > FREE_ATTEMPTS:
             self._cell.stores.clock.sleep(backoff_s(self._lost - FREE_ATTEMPTS))
         return self._lost > FREE_ATTEMPTS
 
-    def _contention(self) -> Contention:
+    def given_up(self) -> Contention:
         name = self._cell.name
         met = f"This {self._operation} met a changed branch {name!r} {MAX_ATTEMPTS} times in a row and gave up."
         return Contention(

@@ -9,6 +9,7 @@ from strandline import metrics
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair, make_commit
+from strandline.branch.lock_rules import refuse_whole
 from strandline.branch.record import (
     Branch,
     LayersMoved,
@@ -21,7 +22,7 @@ from strandline.branch.record import (
     seal,
 )
 from strandline.branch.reflog import Forgotten, came_to
-from strandline.branch.staging import scan_staged
+from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, item_pair
 from strandline.clock import Microseconds
 from strandline.errors import Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable
@@ -93,6 +94,7 @@ def _nothing_is_staged(cell: BranchCell, branch: Branch) -> bool:
 def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, made: _Mine) -> Commit:
     def seal_if_allowed(branch: Branch) -> Branch:
         refuse_blocked(branch, "commit", cell.name)
+        refuse_whole(branch, cell.name)
         return seal(branch, StagingToken(new_id()))
 
     seen = cell.read(branch_id)
@@ -170,6 +172,7 @@ def _swap_until_decided(
             now = cell.read(branch_id)
             continue
         refuse_blocked(now.branch, "commit", cell.name)
+        refuse_whole(now.branch, cell.name)
         record = make_commit(
             tree,
             (parent,),

@@ -20,7 +20,7 @@ from strandline.branch.record import (
     fold,
     refuse_read_only,
 )
-from strandline.branch.staging import scan_staged
+from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.ids import BranchId, StagingToken, new_id
 from strandline.tree.apply import apply

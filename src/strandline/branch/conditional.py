@@ -7,10 +7,11 @@ from collections.abc import Callable
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
+from strandline.branch.lock_rules import refuse_locked_keys
 from strandline.branch.record import refuse_blocked
 from strandline.branch.staging import refused_too_late, unchecked
 from strandline.branch.view import Layers
-from strandline.errors import NotAllowed, PreconditionFailed, StoreUnavailable
+from strandline.errors import NotAllowed, PreconditionFailed, RangeLocked, StoreUnavailable
 from strandline.ids import BranchId
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged
@@ -40,6 +41,7 @@ def stage_if(
         try:
             seen = cell.read(branch_id)
             refuse_blocked(seen.branch, "stage", cell.name)
+            refuse_locked_keys(seen.branch, cell.name, [key])
             layers = Layers(cell, commits, seen.branch)
             partition = cell.stores.staging(seen.branch.staging_token)
             held = kv.get(partition, key)
@@ -57,7 +59,7 @@ def stage_if(
                 raise _failed(cell.name, path, found)
         except PredicateFailed:
             continue
-        except NotAllowed as error:
+        except (NotAllowed, RangeLocked) as error:
             raise (refused_too_late(cell.name, error) if has_written else error) from None
         except StoreUnavailable as error:
             if not has_written:

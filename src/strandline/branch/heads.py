@@ -5,22 +5,30 @@ Seal, scan, judge what is staged in effect on that scan, compute, and swap head,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair
+from strandline.branch.lock_rules import (
+    NOBODY,
+    demand_held,
+    in_the_way,
+    range_locked,
+    refuse_locked_ranges,
+)
+from strandline.branch.ranges import ALL
 from strandline.branch.record import Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
 from strandline.branch.reflog import Forgotten, came_to
-from strandline.branch.staging import scan_staged
+from strandline.branch.staged import scan_staged
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import dropped, item_pair, put_item
 from strandline.branch.view import in_effect
 from strandline.errors import OutcomeUnknown, StoreUnavailable, UncommittedChanges, some_paths
 from strandline.ids import BranchId, CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
-from strandline.tree.diff import Difference
+from strandline.tree.diff import Difference, diff
 from strandline.tree.store import Tree
 
 
@@ -78,15 +86,18 @@ def set_head(
     compute: Compute,
     in_the_way: InTheWay = everything,
     mark: Mark = lambda branch, head: branch,
+    locks: Collection[str] = NOBODY,
 ) -> Commit:
     """Move the head to a new commit.
 
     Args:
+        locks: ids of locks under which it is moved: all of them are held, and no other one covers what changes.
         judge: called on every record that the move may be swapped against.
         verb: what the reflog calls it.
 
     Raises:
         UncommittedChanges: staged changes are in the way.
+        RangeLocked: what changes between the heads is locked by somebody else.
         BranchGone, Contention, StoreUnavailable; and what `judge` and `compute` raise.
     """
     stores = cell.stores
@@ -114,15 +125,35 @@ def set_head(
                 next="Commit or reset them first.",
             )
         new = compute(head_commit)
+
+        def judge_all(now: Branch) -> None:
+            judge(now)
+            demand_held(now, cell.name, locks)
+            refuse_locked_changes(cell, now, head, new.tree, locks)  # noqa: B023 - called within this turn
+
         compacted = apply(stores.trees, new.tree, [staged.as_changes()]).tree.ref if len(staged) else None
         pairs = [commit_pair(new.commit)]
         if applied:
             pairs.append(item_pair(stores, dropped(cell.name, branch, applied)))
         stores.kv.set_many(stores.records, pairs)
         why = Why(verb, new.commit.committer, stores.clock.now_us())
-        if _swap(cell, branch_id, judge, mark, seen, applied, new.commit.id, compacted, why, attempts, tried):
+        if _swap(cell, branch_id, judge_all, mark, seen, applied, new.commit.id, compacted, why, attempts, tried):
             commits.remember(new.commit)
             return new.commit
+
+
+def refuse_locked_changes(
+    cell: BranchCell, now: Branch, before: Tree, after: Tree, locks: Collection[str] = NOBODY
+) -> None:
+    """Raise if a head would move from one tree to another that differ in what somebody else has locked."""
+    for lock in in_the_way(now, locks):
+        for one in lock.ranges:
+            if before.id != after.id and any(
+                len(p) for p in diff(cell.stores.trees, before, after, one.start, one.end)
+            ):
+                raise range_locked(lock, cell.name, str(one))
+        if lock is now.whole:
+            raise range_locked(lock, cell.name, "Everything")
 
 
 def _sealed(cell: BranchCell, branch_id: BranchId, judge: Judge) -> Seen:
@@ -213,6 +244,10 @@ def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: 
                     next="Commit or reset them first, or pass force=True to lose them.",
                 )
         why = Why("reset", stores.committer, stores.clock.now_us())
+        if force:
+            refuse_locked_ranges(branch, cell.name, [ALL])
+        else:
+            refuse_locked_changes(cell, branch, commits.tree(branch.head), commits.tree(head))
         if force:
             put_item(stores, dropped(cell.name, branch, branch.tokens))
             after = hard_reset(branch, head, StagingToken(new_id()), why)

@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from strandline.branch.ranges import Range
 from strandline.clock import Microseconds, from_us
 from strandline.errors import BranchProtected, RepositoryReadOnly
 from strandline.ids import BranchId, CommitId, StagingToken
@@ -95,6 +96,48 @@ class Writer(msgspec.Struct, frozen=True, array_like=True):
         return self.started != self.committed
 
 
+LockMode = Literal["exclusive", "shared", "quarantine"]
+"""exclusive: one holder, who alone changes the ranges. shared: nobody does, as several holders agree. quarantine: like
+exclusive, and others do not even read them."""
+
+
+class Lock(msgspec.Struct, frozen=True, kw_only=True):
+    """A lock on ranges of paths; see `strandline.branch.lock_rules`.
+
+    Attributes:
+        id: names the lock; several entries with one id are one lock that was extended.
+        description: of the owner, when it was taken.
+        state: pending from when everyone sees it until what was staged before it is folded, then held.
+        ranges: sorted, disjoint, not adjacent.
+        base: the commit that shows what the ranges held when it became held, or "".
+        writer, transaction: the transaction that holds it, if one does: the lock lives no longer than that is open.
+    """
+
+    id: str
+    owner: str
+    description: str
+    mode: LockMode
+    state: Literal["pending", "held"]
+    ranges: tuple[Range, ...]
+    taken_at: Microseconds
+    base: CommitId | Literal[""] = ""
+    writer: str = ""
+    transaction: int = 0
+
+
+class Waiting(msgspec.Struct, frozen=True, array_like=True):
+    """Somebody who waits for a lock; first come, first served.
+
+    Attributes:
+        beat: grows as long as it waits: if it does not for long, it loses its turn, and nothing else.
+    """
+
+    id: str
+    mode: LockMode
+    ranges: tuple[Range, ...]
+    beat: int = 0
+
+
 class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     """A branch, as seed 000 and design section 2 have it.
 
@@ -111,6 +154,10 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         publishers: the writers that may publish although something is blocked.
         next_txn: the id of the next transaction: one counter for all writers, so that no id is ever used again.
         writers: by name, at most `MAX_WRITERS` (`strandline.branch.writers`); a name that is not here is fenced.
+        locks: on ranges of paths, at most `lock_rules.MAX_RANGES` ranges.
+        whole: a lock on the whole branch, beside which `locks` rest.
+        waiting: who waits for a lock, longest first.
+        lock_changes_at: up to when the changes of locks so far have used up the rate that is allowed.
         write_ids: ids of this record and of those before it, newest first.
         created_at: microseconds since 1970 UTC.
         moves: the last moves of the head, newest first.
@@ -130,6 +177,10 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     publishers: tuple[str, ...] = ()
     next_txn: int = 1
     writers: Mapping[str, Writer] = {}
+    locks: tuple[Lock, ...] = ()
+    whole: Lock | None = None
+    waiting: tuple[Waiting, ...] = ()
+    lock_changes_at: Microseconds = 0
     write_ids: tuple[str, ...] = ()
     moves: tuple[HeadMove, ...] = ()
     move_count: int = 0
@@ -317,6 +368,8 @@ def what_changed(before: Branch, after: Branch) -> str:
         return "atomic change"
     if after.writers != before.writers:
         return "transaction begun"
+    if (after.locks, after.whole, after.waiting) != (before.locks, before.whole, before.waiting):
+        return "change of locks"
     return "seal" if after.staging_token != before.staging_token else "change of settings"
 
 

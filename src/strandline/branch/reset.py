@@ -7,8 +7,10 @@ from itertools import chain
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, update
 from strandline.branch.commits import CommitLog
+from strandline.branch.lock_rules import refuse_locked_ranges
+from strandline.branch.ranges import ALL, Range
 from strandline.branch.record import Branch, LayersMoved, drop_staged, fold, refuse_read_only, seal
-from strandline.branch.staging import outside, scan_staged
+from strandline.branch.staged import outside, scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.ids import BranchId, StagingToken, new_id
 from strandline.tree.apply import apply
@@ -22,6 +24,7 @@ def reset_all(cell: BranchCell, branch_id: BranchId) -> None:
         attempts.next()
         seen = cell.read(branch_id)
         refuse_read_only(seen.branch, cell.name)
+        refuse_locked_ranges(seen.branch, cell.name, [ALL])
         put_item(cell.stores, dropped(cell.name, seen.branch, seen.branch.tokens))
         try:
             cell.swap(seen, drop_staged(seen.branch, StagingToken(new_id())))
@@ -33,9 +36,11 @@ def reset_all(cell: BranchCell, branch_id: BranchId) -> None:
 def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start: str, end: str | None) -> None:
     """Discard what is staged in `start <= path < end`; the rest stays staged, folded into a compacted tree."""
     stores = cell.stores
+    ranges = [Range(start, end)]
 
     def seal_if_allowed(branch: Branch) -> Branch:
         refuse_read_only(branch, cell.name)
+        refuse_locked_ranges(branch, cell.name, ranges)
         return seal(branch, StagingToken(new_id()))
 
     seen = update(cell, branch_id, seal_if_allowed)
@@ -52,6 +57,7 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
             return  # somebody took or discarded everything meanwhile: no reason to make others compute again
         now = cell.read(branch_id)
         refuse_read_only(now.branch, cell.name)
+        refuse_locked_ranges(now.branch, cell.name, ranges)
         try:
             after = fold(now.branch, branch, branch.sealed_tokens, compacted)
             put_item(stores, dropped(cell.name, branch, branch.sealed_tokens))

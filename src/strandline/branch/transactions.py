@@ -16,7 +16,7 @@ import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
-from strandline.branch import writers
+from strandline.branch import lock_rules, writers
 from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
 from strandline.branch.cell import BranchCell, Moved, update
 from strandline.branch.commits import Commit, CommitLog
@@ -103,6 +103,8 @@ class Publication:
         digest: of all its changes: a repeated commit is granted only for the same ones.
         in_the_way: of what is staged in effect, the paths that forbid it.
         is_empty: it changes nothing: only the writer's note is swapped in, and the head stays.
+        locks: ids of the locks under which it is published.
+        ends: which of them end in the same swap.
     """
 
     id: int
@@ -113,6 +115,8 @@ class Publication:
     position: str | None
     token: str
     is_empty: bool = False
+    locks: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()
 
 
 # --- keys -------------------------------------------------------------------------------------------------------------
@@ -340,10 +344,12 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
         writers.refuse_fenced(branch, who.name, what.id, who.node)
 
     def mark(branch: Branch, head: CommitId) -> Branch:
-        return writers.published(branch, who.name, what.id, head, what.position, what.token, what.digest)
+        after = writers.published(branch, who.name, what.id, head, what.position, what.token, what.digest)
+        return lock_rules.without_locks(after, what.ends)
 
     def note(branch: Branch) -> Branch:
         judge(branch)
+        lock_rules.demand_held(branch, cell.name, what.locks)
         return mark(branch, branch.head)
 
     try:
@@ -351,7 +357,9 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
         if done is None and what.is_empty:
             done = update(cell, branch_id, note).branch.head
         elif done is None:
-            done = set_head(cell, commits, branch_id, judge, "publish", what.compute, what.in_the_way, mark).id
+            done = set_head(
+                cell, commits, branch_id, judge, "publish", what.compute, what.in_the_way, mark, what.locks
+            ).id
     except (Fenced, TransactionClosed):
         # my own swap may have come before, with a lost reply, and even somebody else's begin after it
         done = granted(cell, branch_id, who.name, what.id, what.digest)
@@ -361,6 +369,20 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
         writer = Writer(committed=what.id, commit=done, token=what.token, digest=what.digest)
         settle(cell.stores, branch_id, who.name, writer)
     return commits.get(done)
+
+
+def rebase(stores: Stores, record: TransactionRecord, base: CommitId) -> None:
+    """Write down that an open transaction reads another commit than the one it was begun on, before it does."""
+    key = key_of(record.branch_id, record.id)
+    for _ in range(MAX_ATTEMPTS):
+        raw, held = find_record(stores, record.branch_id, record.id)
+        known = record if held is None else held
+        try:
+            stores.kv.set_if(stores.records, key, encode(replace(known, base=base)), ABSENT if raw is None else raw)
+            return
+        except PredicateFailed:
+            continue
+    raise Contention(f"Others kept changing the record of transaction {record.id}.", next="Repeat the call.")
 
 
 def granted(cell: BranchCell, branch_id: BranchId, name: str, id: int, digest: str | None = None) -> CommitId | None:

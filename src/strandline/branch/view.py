@@ -19,7 +19,7 @@ from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Seen
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import Branch
-from strandline.branch.staging import scan_staged, staged_window
+from strandline.branch.staged import scan_staged, staged_window
 from strandline.ids import BranchId
 from strandline.tree.apply import overlay_rows
 from strandline.tree.diff import Difference, Kind, cached_diff

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.blob import BlobNotFound
 from strandline.branch.attach import Computed, attach_changes, attach_pairs
@@ -19,17 +20,21 @@ from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit
 from strandline.branch.compaction import Compaction, compact
 from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
-from strandline.branch.record import COOL_DOWN_S, refuse_blocked
+from strandline.branch.lock_rules import quarantined, refuse_locked_keys, refuse_quarantined
+from strandline.branch.locking import OnDirty
+from strandline.branch.ranges import Range, single
+from strandline.branch.record import COOL_DOWN_S, LockMode, refuse_blocked
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.reflog import read_moves
 from strandline.branch.reset import reset_all, reset_range
 from strandline.branch.staging import stage_many, stage_one
-from strandline.branch.view import Layers, consistently, consistently_seen, uncommitted
+from strandline.branch.view import Layers, Result, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us
-from strandline.errors import Conflict, NotAllowed, ObjectNotFound, UsageError, some_paths
+from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked, UsageError, some_paths
 from strandline.ids import CommitId, check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.repository.differences import Diff
+from strandline.repository.locks import Locks, Ranges
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.parallel import in_parallel
 from strandline.repository.physical import new_key, write_folder
@@ -44,6 +49,7 @@ from strandline.repository.writers import Transactions, Writers
 from strandline.tree.rows import TOMBSTONE, Entry, column, encode_staged, entries_of
 
 if TYPE_CHECKING:
+    from strandline.repository.held import Held
     from strandline.repository.importing import Imported
 
 READ_WINDOW_ROWS = 50_000
@@ -61,26 +67,57 @@ class Branch(Writable):
         return self._cell.read(self.branch_id).branch.head
 
     def _find(self, path: str, key: bytes) -> Entry | None:
-        return consistently(
-            self._cell, self.branch_id, lambda record: Layers(self._cell, self._core.commits, record).find(path, key)
-        )
+        def find(record: BranchRecord) -> Entry | None:
+            refuse_quarantined(record, self.name, single(path))
+            return Layers(self._cell, self._core.commits, record).find(path, key)
+
+        return self._consistently(find)
 
     def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
-        return consistently(
-            self._cell,
-            self.branch_id,
-            lambda record: Layers(self._cell, self._core.commits, record).window(start, end, limit),
-        )
+        def window(record: BranchRecord) -> tuple[pa.Table, bytes | None]:
+            rows, reach = Layers(self._cell, self._core.commits, record).window(start, end, limit)
+            return self._outside_quarantine(record, rows, reach)
 
-    def _refuse_early(self) -> None:
-        """Find out that something is forbidden before bytes are uploaded for nothing."""
-        seen, is_fresh = self._cell.cached(self.branch_id)
+        return self._consistently(window)
+
+    def _consistently(self, read: Callable[[BranchRecord], Result]) -> Result:
+        """A consistent read; what a cached record forbids may be allowed by now, and is tried once more."""
         try:
-            refuse_blocked(seen.branch, "stage", self.name)
-        except NotAllowed:
+            return consistently(self._cell, self.branch_id, read)
+        except RangeLocked:
+            self._cell.read(self.branch_id)
+            return consistently(self._cell, self.branch_id, read)
+
+    def _outside_quarantine(
+        self, record: BranchRecord, rows: pa.Table, reach: bytes | None
+    ) -> tuple[pa.Table, bytes | None]:
+        """The rows before the first one that others may not read; raises if that comes first."""
+        for lock in quarantined(record):
+            for one in lock.ranges:
+                paths = column(rows, "path")
+                first = pc.search_sorted(paths, one.start).as_py()
+                if first == len(paths) or not one.has(paths[first].as_py()):
+                    continue
+                if not first:
+                    refuse_quarantined(record, self.name, one)
+                rows = rows.slice(0, first)
+                reach = paths[first - 1].as_py().encode()
+        return rows, reach
+
+    def _refuse_early(self, path: str | None = None) -> None:
+        seen, is_fresh = self._cell.cached(self.branch_id)
+        keys = [] if path is None else [path.encode()]
+
+        def judge(record: BranchRecord) -> None:
+            refuse_blocked(record, "stage", self.name)
+            refuse_locked_keys(record, self.name, keys)
+
+        try:
+            judge(seen.branch)
+        except (NotAllowed, RangeLocked):
             if is_fresh:
                 raise
-            refuse_blocked(self._cell.read(self.branch_id).branch, "stage", self.name)
+            judge(self._cell.read(self.branch_id).branch)
 
     def _new_key(self, path: str) -> str:
         return new_key(self.branch_id, path)
@@ -110,10 +147,10 @@ class Branch(Writable):
         Raises:
             PreconditionFailed: `create` or `if_match` does not hold.
         """
-        key = check_path(path)
+        check_path(path)
         if create and if_match is not None:
             raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")
-        self._refuse_early()
+        self._refuse_early(path)
         entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
         if create or if_match is not None:
             expected = if_match
@@ -126,7 +163,7 @@ class Branch(Writable):
                 lambda found: found is None if expected is None else found is not None and found.checksum == expected,
             )
         else:
-            stage_one(self._cell, self.branch_id, key, encode_staged(entry))
+            self.stage(path, entry)
         return as_info(path, entry)
 
     def upload(self, path: str, file: str | Path, **options: Any) -> ObjectInfo:
@@ -164,6 +201,10 @@ class Branch(Writable):
         announce_links(self._core.stores, [entry.physical_address for _, entry in listed])
         return self.stage_atomically(listed) if atomic else self.stage_each(listed)
 
+    def stage(self, path: str, entry: Entry) -> None:
+        """Stage an object whose bytes the caller has just written."""
+        stage_one(self._cell, self.branch_id, check_path(path), encode_staged(entry))
+
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Stage objects whose bytes the caller has just written; not atomic. Returns their number."""
         pairs = staged_pairs(entries)
@@ -195,7 +236,7 @@ class Branch(Writable):
             blobs.head(key)
         except BlobNotFound:
             raise self._missing(as_info(path, entry)) from None
-        stage_one(self._cell, self.branch_id, check_path(path), encode_staged(entry))
+        self.stage(path, entry)
         return as_info(path, entry)
 
     def open(self, path: str, mode: str = "rb") -> IO[Any]:
@@ -203,14 +244,14 @@ class Branch(Writable):
         if mode not in ("wb", "w"):
             return super().open(path, mode)
         check_path(path)
-        self._refuse_early()
+        self._refuse_early(path)
         writer = cast("IO[bytes]", ObjectWriter(lambda spool: self.put(path, spool)))
         return writer if mode == "wb" else _TextWriter(writer, "utf-8")
 
     def delete(self, path: str) -> bool:
         """Delete an object; whether there was one. Deleting what is not there is fine."""
         key = check_path(path)
-        self._refuse_early()
+        self._refuse_early(path)
 
         def is_known(record: BranchRecord) -> bool:
             layers = Layers(self._cell, self._core.commits, record)
@@ -248,7 +289,7 @@ class Branch(Writable):
         def compute(record: BranchRecord) -> Computed:
             return Computed([(key, value) for rows in self._sealed_rows(record, prefix) for key in keys_of(rows)])
 
-        count = attach_changes(self._cell, self.branch_id, compute)
+        count = attach_changes(self._cell, self.branch_id, compute, [Range(*key_range(prefix))])
         self._staged_tombstones(count)
         return count
 
@@ -303,11 +344,13 @@ class Branch(Writable):
             return Computed(list(pairs.items()))
 
         with pinned(self._core.stores, [ref.id] if ref is not self else [], f"copy to {self.name}"):
-            staged = attach_changes(self._cell, self.branch_id, compute)
+            gone = [Range(*key_range(source)) if is_prefix else single(source)] if is_rename else []
+            staged = attach_changes(self._cell, self.branch_id, compute, gone)
         return staged // 2 if is_rename else staged
 
     def _sealed(self, record: BranchRecord, prefix: str, *, exactly: bool = False) -> list[tuple[str, Entry]]:
         """What the sealed layers and the tree of a record hold; the staging token above them is left out."""
+        refuse_quarantined(record, self.name, single(prefix) if exactly else Range(*key_range(prefix)))
         layers = Layers(self._cell, self._core.commits, without_staging(record))
         if exactly:
             entry = layers.find(prefix, prefix.encode())
@@ -536,6 +579,7 @@ class Branch(Writable):
         max_uncommitted_bytes: int | None = None,
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
+        locks: Collection[str] = (),
     ) -> Transaction:
         """A fenced transaction: all of it becomes visible in one commit, or nothing. Use it with `with`, or `begin()`.
 
@@ -550,6 +594,7 @@ class Branch(Writable):
                 staged over it.
             position: how far the job has consumed its source; may be set later, or given to `commit`.
             max_uncommitted_bytes: publish, and go on in a new transaction, whenever so much has come together.
+            locks: ids of locks that are held: what they cover may be changed. They stay.
         """
         return Transaction(
             self,
@@ -563,7 +608,85 @@ class Branch(Writable):
             max_uncommitted_bytes=max_uncommitted_bytes,
             metadata=metadata,
             committer=committer,
+            locks=(locks,) if isinstance(locks, str) else locks,
         )
+
+    def lock(
+        self,
+        what: Ranges,
+        *,
+        owner: str,
+        mode: LockMode = "exclusive",
+        timeout_s: float = 0.0,
+        on_dirty: OnDirty = "fail",
+        message: str | None = None,
+        writer: str | None = None,
+        token: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> Held:
+        """Freeze ranges while everyone else goes on, and change them in one swap. Use it with `with`.
+
+        The block gets the one handle through which the ranges can be changed. Nobody sees its changes until the block
+        ends: then they land as one commit, and the lock ends in the same swap. If it raises, nothing has happened.
+
+        Args:
+            what: a prefix, a pair of paths (start, end), or several of these.
+            owner: registered in `repository.lock_owners`; others read its description in the errors that they get.
+            mode: "exclusive"; "shared", so that nobody changes anything; "quarantine", so that nobody else reads it.
+            timeout_s: wait so long for locks of others; first come, first served.
+            on_dirty: what to do about uncommitted changes in the ranges: "fail", "commit" everything, "discard" them.
+            writer: a job's name: a later run under the same name takes the lock over from a dead one.
+            token: makes a repetition recognisable: if the same was published before, nothing is locked or written.
+
+        Raises:
+            LockInvalid, LockRejected, LockTimeout, UncommittedChanges: when the block is entered.
+        """
+        return self._held(what, owner, mode, timeout_s, on_dirty, message, writer, token, metadata)
+
+    def lock_all(
+        self,
+        *,
+        owner: str,
+        mode: LockMode = "exclusive",
+        timeout_s: float = 0.0,
+        on_dirty: OnDirty = "fail",
+        message: str | None = None,
+        writer: str | None = None,
+    ) -> Held:
+        """Freeze the whole branch; arguments are those of `lock`. Locks on ranges keep their records, and rest."""
+        return self._held(None, owner, mode, timeout_s, on_dirty, message, writer, "", None)
+
+    def _held(
+        self,
+        what: Ranges | None,
+        owner: str,
+        mode: LockMode,
+        timeout_s: float,
+        on_dirty: OnDirty,
+        message: str | None,
+        writer: str | None,
+        token: str,
+        metadata: Mapping[str, str] | None,
+    ) -> Held:
+        from strandline.repository.held import Held
+
+        return Held(
+            self,
+            what,
+            owner=owner,
+            mode=mode,
+            timeout_s=timeout_s,
+            on_dirty=on_dirty,
+            message=message,
+            writer=writer,
+            token=token,
+            metadata=metadata,
+        )
+
+    @property
+    def locks(self) -> Locks:
+        """The locks on ranges of this branch: to look at, take, extend, and release by their ids."""
+        return Locks(self)
 
     def resume(self, path: str | Path) -> Transaction:
         """Go on with an open transaction of a driver that was restarted, from what its `save` wrote.

@@ -10,8 +10,10 @@ from msgspec.structs import replace
 
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import Moved, update
+from strandline.branch.lock_rules import inherit, refuse_locked_ranges, without_locks
+from strandline.branch.ranges import ALL
 from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import Deleted, RefRecord, Tag, Why, refuse_blocked, with_head
+from strandline.branch.record import Deleted, Lock, RefRecord, Tag, Why, refuse_blocked, with_head
 from strandline.branch.reflog import forget_moves
 from strandline.branch.token_queue import dropped, put_item
 from strandline.branch.transactions import forget_transactions
@@ -64,7 +66,7 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
     from strandline.repository.branch import Branch
 
     check_ref_name(name)
-    raw, settings = repository_record(core)
+    _, settings = repository_record(core)
     if settings.read_only:
         refuse_blocked(_probe(settings, name), "stage", name)
     now_us = core.stores.clock.now_us()
@@ -78,6 +80,7 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
         write_ids=(new_id(),),
     )
     record = with_head(record, source.id, Why("create", core.stores.committer, now_us))
+    record = replace(record, whole=being_made(record, core.stores.committer))
     with pinned(core.stores, [record.head], f"create branch {name}"):
         is_made = create_name(core, name, record)
     if not is_made:
@@ -85,10 +88,30 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
         if exist_ok and isinstance(held, BranchRecord):
             return Branch(core, name, Target("branch", held.head, name, held.branch_id))
         raise _taken(name, held)
-    now, latest = repository_record(core)
-    if now != raw:  # rules that changed meanwhile may not have seen this branch
-        update(core.cell(name), record.branch_id, lambda seen: with_rules(latest, name, seen))
+    # what was decided for all branches meanwhile may not have met this one: until it has, it is locked
+    latest = repository_record(core)[1]
+    update(core.cell(name), record.branch_id, lambda seen: made(with_rules(latest, name, seen), latest.lock))
     return Branch(core, name, Target("branch", record.head, name, record.branch_id))
+
+
+def being_made(branch: BranchRecord, by: str) -> Lock:
+    """The lock under which a branch is made: whoever is slow to make it finds out what was decided meanwhile."""
+    return Lock(
+        id=f"made-{branch.branch_id}",
+        owner="create branch",
+        description=f"the branch is being made by {by}",
+        mode="exclusive",
+        state="held",
+        ranges=(ALL,),
+        taken_at=branch.created_at,
+        base=branch.head,
+    )
+
+
+def made(branch: BranchRecord, lock: Lock | None) -> BranchRecord:
+    """A new branch as it is given to everyone: under the lock of the repository, if there is one."""
+    ready = without_locks(branch, [f"made-{branch.branch_id}"])
+    return ready if lock is None else inherit(ready, lock)
 
 
 def with_rules(settings: RepositoryRecord, name: str, branch: BranchRecord) -> BranchRecord:
@@ -124,6 +147,7 @@ def delete_branch(core: RepositoryCore, name: str) -> CommitId:
         attempts.next()
         seen = cell.read()
         refuse_blocked(seen.branch, "delete", name)
+        refuse_locked_ranges(seen.branch, name, [ALL])
         put_item(core.stores, dropped(name, seen.branch, seen.branch.tokens))
         gone = Deleted(was="branch", deleted_at=core.stores.clock.now_us(), tokens=seen.branch.tokens)
         try:

@@ -19,7 +19,7 @@ from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import Branch, RefRecord, Tag
 from strandline.branch.reflog import read_moves
-from strandline.branch.staging import scan_staged
+from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import queued_tokens
 from strandline.branch.view import consistently
 from strandline.envelope import decode

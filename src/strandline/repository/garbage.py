@@ -21,9 +21,10 @@ import pyarrow as pa
 from strandline.blob import BlobNotFound
 from strandline.branch import transactions
 from strandline.branch.cell import BranchCell, update
+from strandline.branch.lock_rules import locks_of
 from strandline.branch.record import Branch, RefRecord, Tag, seal
 from strandline.branch.reflog import read_moves
-from strandline.branch.staging import scan_staged
+from strandline.branch.staged import scan_staged
 from strandline.branch.transactions import TransactionRecord
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
@@ -236,6 +237,7 @@ class Collector:
                     branches[key.decode()] = now = self._mark_staged(key.decode(), record.branch_id, files)
                 except (BranchGone, RefNotFound):
                     continue
+                tags += [lock.base for lock in locks_of(now) if lock.base]  # who was refused looks there
                 if now.compacted is not None:
                     trees[now.compacted] = None
         return trees, branches, tags

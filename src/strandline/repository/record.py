@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from strandline.branch.record import READ_ONLY, Action
+from strandline.branch.record import READ_ONLY, Action, Lock
 from strandline.branch.writers import check_writer_name
 from strandline.clock import Microseconds
 from strandline.errors import UsageError
@@ -35,11 +35,25 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
     writers: tuple[str, ...] = ()
 
 
+class LockOwner(msgspec.Struct, frozen=True):
+    """Who may hold locks.
+
+    Attributes:
+        is_leaving: being removed; it takes no more locks.
+    """
+
+    name: str
+    description: str
+    registered_at: Microseconds
+    is_leaving: bool = False
+
+
 class RepositoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A repository.
 
     Attributes:
         namespace: where its bytes are: a URL, or a name below the lake's own object store.
+        lock: on all branches; new ones inherit it.
         state: a deleted one keeps its record, so that a late swap cannot bring it back.
     """
 
@@ -51,6 +65,8 @@ class RepositoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
     protections: tuple[Protection, ...] = ()
     retention: Retention = Retention()
+    lock_owners: tuple[LockOwner, ...] = ()
+    lock: Lock | None = None
     state: Literal["active", "deleting", "deleted"] = "active"
 
 

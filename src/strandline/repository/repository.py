@@ -11,17 +11,14 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
-from strandline.branch.attempts import MAX_ATTEMPTS
 from strandline.branch.cell import update
 from strandline.branch.commits import Commit
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import Tag, seal
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
-from strandline.envelope import encode
-from strandline.errors import Contention, NotAllowed, RefNotFound, UsageError
+from strandline.errors import NotAllowed, RefNotFound, UsageError
 from strandline.ids import CommitId, StagingToken, new_id
-from strandline.kv.store import PredicateFailed
 from strandline.operations import logged
 from strandline.repository.branch import Branch
 from strandline.repository.branches import (
@@ -37,10 +34,10 @@ from strandline.repository.collection import GarbageCollection
 from strandline.repository.core import RepositoryCore
 from strandline.repository.fsck import Audit, fsck
 from strandline.repository.history import merge_base
+from strandline.repository.lock_owners import LockOwners, swap_record
 from strandline.repository.record import (
     DEFAULT_PROTECTION,
     MAX_PROTECTIONS,
-    PARTITION,
     Protection,
     RepositoryRecord,
     check_protection,
@@ -246,24 +243,17 @@ class Repository:
 
         A branch made meanwhile reads the rules again after it was made, so none escapes them.
         """
-        for _ in range(MAX_ATTEMPTS):
-            raw, record = repository_record(self._core)
-            changed = change(record)
-            try:
-                self._core.stores.kv.set_if(PARTITION, self.name.encode(), encode(changed), raw)
-                break
-            except PredicateFailed:
-                continue
-        else:
-            raise Contention(
-                f"Others changed the settings of repository {self.name!r} {MAX_ATTEMPTS} times in a row.",
-                next="Repeat the call.",
-            )
+        swap_record(self._core, change)
         for name, branch in list_names(self._core, "branch"):
             assert isinstance(branch, BranchRecord)
             latest = repository_record(self._core)[1]
             if with_rules(latest, name, branch) != branch:
                 update(self._core.cell(name), branch.branch_id, partial(_with_rules, latest, name))
+
+    @property
+    def lock_owners(self) -> LockOwners:
+        """Who may hold locks on branches, and what for."""
+        return LockOwners(self)
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ from strandline.errors import (
     Fenced,
     NotAllowed,
     ObjectMissing,
+    RangeLocked,
     RequirementFailed,
     StrandlineError,
     TransactionClosed,
@@ -109,6 +110,7 @@ class Transaction(Overlay):
         max_uncommitted_bytes: int | None,
         metadata: Mapping[str, str] | None,
         committer: str | None,
+        locks: Collection[str] = (),
     ) -> None:
         head = branch._target.commit
         target = Target("commit", head, branch.name, branch.branch_id)
@@ -136,6 +138,8 @@ class Transaction(Overlay):
         self._position: str | None = None
         self.position = position
         self.results: list[TransactionResult] = []
+        self._locks = tuple(locks)
+        self._ends: tuple[str, ...] = ()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -255,7 +259,7 @@ class Transaction(Overlay):
             if self.phase in ("open", "repeat"):
                 try:
                     self.commit()
-                except (Conflict, NotAllowed):
+                except (Conflict, NotAllowed, RangeLocked):
                     with suppress(StrandlineError):
                         self.abort()  # else nobody would say that it writes no more
                     raise
@@ -348,10 +352,12 @@ class Transaction(Overlay):
                 position=self.position,
                 token=self._token,
                 is_empty=self._claims.is_empty,
+                locks=self._locks,
+                ends=self._ends,
             )
             try:
                 commit = transactions.publish(self._cell, self._core.commits, self.branch_id, publication)
-            except (Conflict, NotAllowed):
+            except (Conflict, NotAllowed, RangeLocked):
                 self._drop_manifest(digest)
                 raise
             except (Fenced, TransactionClosed):
@@ -491,7 +497,7 @@ class Transaction(Overlay):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _refuse_early(self) -> None:
+    def _refuse_early(self, path: str | None = None) -> None:
         self._demand_open()
         self._commit_by_volume()
         try:

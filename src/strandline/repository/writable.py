@@ -67,7 +67,7 @@ class Writable(Ref):
         yield
 
     @abstractmethod
-    def _refuse_early(self) -> None:
+    def _refuse_early(self, path: str | None = None) -> None:
         """Find out that something is forbidden before bytes are uploaded for nothing."""
 
     @abstractmethod

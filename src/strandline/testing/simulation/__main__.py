@@ -9,7 +9,7 @@ import time
 from collections import Counter
 
 from strandline.testing.simulation.batches import run_batches
-from strandline.testing.simulation.jobs import FAMILIES
+from strandline.testing.simulation.families import FAMILIES
 from strandline.testing.simulation.run import simulate
 
 

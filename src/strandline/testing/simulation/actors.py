@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from strandline.branch.staging import stage_one
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
 from strandline.repository.merging import MergeStrategy
@@ -21,7 +20,7 @@ from strandline.testing.simulation.collector import collect_garbage
 from strandline.testing.simulation.history import CREATED, PATHS, Listing, Operation
 from strandline.testing.simulation.scheduler import Killed, Process
 from strandline.testing.simulation.world import World
-from strandline.tree.rows import Entry, encode_staged
+from strandline.tree.rows import Entry
 
 WORK_SHARE = 0.25
 """How often an operation is on the second branch."""
@@ -118,7 +117,7 @@ def _entry(actor: Actor, branch: Branch, value: str) -> Entry:
 
 
 def _stage(actor: Actor, branch: Branch, path: str, value: str) -> None:
-    stage_one(branch._cell, branch.branch_id, path.encode(), encode_staged(_entry(actor, branch, value)))
+    branch.stage(path, _entry(actor, branch, value))
 
 
 def _on(actor: Actor, kind: str, **arguments: object) -> tuple[Branch, Operation]:

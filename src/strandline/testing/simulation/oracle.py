@@ -11,7 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from strandline.branch.record import Branch
+from strandline.branch.lock_rules import is_live
+from strandline.branch.ranges import as_ranges, overlap
+from strandline.branch.record import Branch, Lock
 from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange, Value
 
 ATOMIC = (
@@ -51,6 +53,7 @@ class Effect:
         is_certain: whether it surely took effect by its end.
         moved_from: of a rename or copy, the path that the value comes from.
         shows_until: the earliest end of an effect on the path that surely came after this one.
+        vanishes: when nothing of it may show any more: it was refused.
     """
 
     start: float
@@ -60,6 +63,25 @@ class Effect:
     operation: Operation | None = None
     moved_from: str | None = None
     shows_until: float = math.inf
+    vanishes: float = math.inf
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A lock, from when it became held until it ended.
+
+    Attributes:
+        values: by path, what somebody has read there meanwhile.
+    """
+
+    creation: str
+    lock: Lock
+    start: int
+    end: float = math.inf
+    values: Listing = field(default_factory=dict)
+
+    def covers(self, path: str) -> bool:
+        return any(one.has(path) for one in self.lock.ranges)
 
 
 @dataclass
@@ -100,7 +122,7 @@ class Oracle:
             for effects in made.effects.values():
                 for effect in effects:
                     later = [other.end for other in effects if other.is_certain and other.start > effect.end]
-                    effect.shows_until = min(later, default=math.inf)
+                    effect.shows_until = min([*later, effect.vanishes])
 
     def check(self) -> Iterator[Broken]:
         yield from self._one_chain()
@@ -110,6 +132,8 @@ class Oracle:
         yield from self._conditional_puts()
         yield from self._protections()
         yield from self._transactions()
+        yield from self._locks()
+        yield from self._turns()
 
     # --- what happened ------------------------------------------------------------------------------------------------
 
@@ -153,6 +177,12 @@ class Oracle:
             values = frozenset([None, op.value, *earlier])
             made.effects[op.arguments["path"]].append(Effect(op.start, math.inf, values, False, op))
             return
+        if op.status == "refused" and op.error == "RangeLocked":
+            # it may have been written before the lock was met: until it is refused it shows, and then no more; of many
+            # writes that are not one, those beside the lock stay
+            until = math.inf if op.kind in ("put many", "delete many") else op.end
+            for path, value in op.values.items():
+                made.effects[path].append(Effect(op.start, op.end, frozenset({value}), False, op, vanishes=until))
         if op.status == "refused":
             return
         certain = op.status == "ok"
@@ -177,6 +207,13 @@ class Oracle:
             what = op.arguments["what"]
             for path in (*PATHS, CREATED):
                 if path == what or (what in ("", "c/") and path.startswith(what)):
+                    values = frozenset(self.history.listings[head][path] for head in heads)
+                    made.effects[path].append(Effect(op.start, op.end, values, certain, op))
+        elif op.arguments.get("on_dirty") == "discard":
+            heads = made.heads_between(op.start, op.end)
+            ranges = as_ranges(op.arguments["what"])
+            for path in (*PATHS, CREATED):
+                if any(one.has(path) for one in ranges):
                     values = frozenset(self.history.listings[head][path] for head in heads)
                     made.effects[path].append(Effect(op.start, op.end, values, certain, op))
         elif op.kind == "hard reset" and "commit" in op.arguments:
@@ -418,6 +455,68 @@ class Oracle:
                 if again.setdefault(key, record.id) != record.id:
                     yield Broken("a token is published once", f"{key}: {again[key]} and {record.id}")
 
+    def _holds(self) -> list[_Hold]:
+        found: list[_Hold] = []
+        for change in self.history.changes:
+            before = _held(change.before)
+            after = _held(change.after)
+            same = change.before and change.after and change.before.branch_id == change.after.branch_id
+            for hold in found:
+                is_here = change.before is not None and hold.creation == change.before.branch_id
+                if is_here and hold.end == math.inf and not (same and hold.lock in after):
+                    hold.end = change.step
+            if change.after is not None:
+                new = [lock for lock in after if not (same and lock in before)]
+                found += [_Hold(change.after.branch_id, lock, change.step) for lock in new]
+        return found
+
+    def _locks(self) -> Iterator[Broken]:
+        """While a range is held, nobody but its holder changes it, and what it holds stays the same."""
+        holds = self._holds()
+        for op in self.history.operations:
+            for hold in holds:
+                if hold.creation != op.creation or not (hold.start < op.start and op.end < hold.end):
+                    continue
+                made = self.creations[op.creation]
+                if op.status == "ok" and op.kind not in ("publish", "hold", "take lock"):
+                    held = self.history.listings[hold.lock.base]
+                    for path, effects in made.effects.items():
+                        mine = [e for e in effects if e.operation is op and e.is_certain]
+                        if hold.covers(path) and any(e.values != frozenset({held[path]}) for e in mine):
+                            yield Broken("a held range is changed by its holder only", f"{op}: {path!r}, {hold.lock}")
+                for path, value in (op.seen or {}).items():
+                    if op.status == "ok" and hold.covers(path) and hold.values.setdefault(path, value) != value:
+                        yield Broken(
+                            "what a held range holds stays the same", f"{op}, before {hold.values[path]!r}: {hold.lock}"
+                        )
+        for change in self.history.changes:
+            before, after = change.before, change.after
+            if before is None or after is None or before.head == after.head or before.branch_id != after.branch_id:
+                continue
+            old, new = self.history.listings[before.head], self.history.listings[after.head]
+            for lock in _held(before):
+                is_own = after.moves[0].verb == "publish" and lock not in _held(after)
+                changed = [path for path in old if old[path] != new[path] and any(r.has(path) for r in lock.ranges)]
+                if changed and not is_own:
+                    yield Broken("no commit changes a held range", f"{after.moves[0].verb} at {change.step}: {changed}")
+
+    def _turns(self) -> Iterator[Broken]:
+        """Who waits for a lock waits for those before it, and no others."""
+        left: dict[str, int] = {}
+        for change in self.history.changes:
+            before, after = change.before, change.after
+            if before is None or after is None or before.branch_id != after.branch_id:
+                continue
+            new = [lock for lock in after.locks if lock.id not in {one.id for one in before.locks}]
+            for lock in new:
+                for at, one in enumerate(before.waiting):
+                    if one.id != lock.id and overlap(one.ranges, lock.ranges):
+                        left[one.id] = left.get(one.id, at) - 1
+                        if left[one.id] < 0:
+                            yield Broken("who waits for a lock gets its turn", f"{one} at {change.step}: {lock}")
+            here = {one.id: at for at, one in enumerate(after.waiting)}
+            left = {id: left.get(id, at) for id, at in here.items()}  # who was taken for dead begins again
+
     def _overwrites(self, op: Operation) -> Iterator[Broken]:
         begun = next(
             (
@@ -437,6 +536,15 @@ class Oracle:
             for path in before:
                 if base is not None and before[path] != after[path] and before[path] != base[path]:
                     yield Broken("nobody overwrites what it has not seen", f"{op}: {path!r} was {before[path]!r}")
+
+
+def _held(record: Branch | None) -> list[Lock]:
+    """The locks that are held; those on ranges rest while the whole branch is locked."""
+    if record is None:
+        return []
+    if record.whole is not None and is_live(record, record.whole):
+        return [record.whole] if record.whole.state == "held" else []
+    return [lock for lock in record.locks if lock.state == "held" and is_live(record, lock)]
 
 
 def _is_seal(change: RecordChange) -> bool:
@@ -463,6 +571,8 @@ def transition(before: Branch | None, after: Branch | None, operation: Operation
         return "attach on top" if before.staging_token != after.staging_token else "attach"
     if before.content_epoch != after.content_epoch:
         kind = operation.kind if operation else "commit"
+        if (before.locks, before.whole) != (after.locks, after.whole):
+            return "lock held"
         if not after.sealed_tokens and before.staging_token != after.staging_token:
             return "reset of all"
         return {"compact": "compaction", "background compaction": "compaction", "reset": "reset of a range"}.get(
@@ -470,4 +580,8 @@ def transition(before: Branch | None, after: Branch | None, operation: Operation
         )
     if before.compaction_started != after.compaction_started:
         return "claim of a compaction"
+    if before.waiting != after.waiting and before.locks == after.locks:
+        return "waiting for a lock"
+    if (before.locks, before.whole) != (after.locks, after.whole):
+        return "lock pending" if before.staging_token != after.staging_token else "lock ended"
     return "seal" if before.staging_token != after.staging_token else "protection"

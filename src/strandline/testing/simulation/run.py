@@ -16,8 +16,8 @@ from strandline.errors import NothingToCommit, ObjectMissing, StrandlineError
 from strandline.repository.repository import Repository
 from strandline.testing.simulation.actors import OFTEN, SCENARIOS, Actor, listing
 from strandline.testing.simulation.collector import referred_bytes, referred_files
+from strandline.testing.simulation.families import FAMILIES
 from strandline.testing.simulation.history import PATHS, Operation
-from strandline.testing.simulation.jobs import FAMILIES
 from strandline.testing.simulation.non_promises import EXAMPLES
 from strandline.testing.simulation.oracle import Broken, Oracle, transition
 from strandline.testing.simulation.scheduler import Endless, Faults, Scheduler
@@ -229,6 +229,10 @@ def _read_and_commit(world: World, repo: Repository) -> list[Broken]:
     repo.unprotect("main")
     for name in [found.name for found in repo.branches()]:
         branch = repo.branch(name)
+        for lock in branch.locks:  # of the dead
+            if lock.transaction:
+                branch.transactions.abort(lock.transaction)
+        branch.locks.end([lock.id for lock in branch.locks])
         for kind in ("list", "commit", "list"):
             op = Operation(len(history.operations), "last look", kind, name, branch.branch_id, world.scheduler.tick())
             history.operations.append(op)

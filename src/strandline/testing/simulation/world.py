@@ -21,7 +21,7 @@ from strandline.kv.memory import MemoryStore
 from strandline.kv.store import Store
 from strandline.repository.catalog import create_repository
 from strandline.repository.core import RepositoryCore
-from strandline.repository.record import RepositoryRecord
+from strandline.repository.record import LockOwner, RepositoryRecord
 from strandline.repository.repository import Repository
 from strandline.testing.clock import START_US, ManualClock
 from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange
@@ -30,6 +30,7 @@ from strandline.testing.simulation.stores import STEP_US, SharedBlobs, Simulated
 from strandline.tree.store import TreeStore
 
 NAME = "simulated"
+OWNER = "locker"
 REPOSITORY_ID = RepositoryId("r" * 20)
 CACHE_MAX_BYTES = 1 << 22
 DAY_US = 86_400_000_000
@@ -109,7 +110,14 @@ def seeded_ids(seed: int | str) -> Iterator[None]:
 def _empty() -> tuple[dict[bytes, dict[bytes, bytes]], dict[str, bytes]]:
     """A new repository, as the stores hold it."""
     kv, blobs = MemoryStore(), SharedBlobs()
-    record = RepositoryRecord(id=REPOSITORY_ID, name=NAME, namespace=NAME, default_branch="main", created_at=START_US)
+    record = RepositoryRecord(
+        id=REPOSITORY_ID,
+        name=NAME,
+        namespace=NAME,
+        default_branch="main",
+        created_at=START_US,
+        lock_owners=(LockOwner(OWNER, "for this simulation", START_US),),
+    )
     clock = ManualClock()
     with seeded_ids("an empty repository"):  # no seed of a schedule, so that no id comes twice
         create_repository(

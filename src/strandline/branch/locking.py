@@ -1,0 +1,336 @@
+"""Range locks (seed 004): how they are taken while everyone else goes on, and what a writer does who meets one.
+
+Pending, fold, held. From the swap that puts a lock on record as *pending*, and seals, everyone who reads the record
+afterwards leaves its ranges alone, and whoever had read it before can only reach tokens that are sealed now. What
+these hold is folded into a tree, and the lock becomes *held* in the swap that puts this tree in their place. So a write
+that came too late to be folded is in a token that is gone: it leaves no trace, and its writer finds that out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from typing import Literal
+
+from strandline.branch import lock_rules
+from strandline.branch.attempts import Attempts, backoff_s
+from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
+from strandline.branch.commits import CommitLog
+from strandline.branch.lock_rules import NOBODY, Request, Withdrawn
+from strandline.branch.ranges import Range
+from strandline.branch.record import Branch, LayersMoved, Lock
+from strandline.branch.staged import scan_staged
+from strandline.branch.token_queue import dropped, put_item
+from strandline.errors import LockRejected, LockTimeout, OutcomeUnknown, StrandlineError, UncommittedChanges, some_paths
+from strandline.ids import BranchId, StagingToken, new_id
+from strandline.tree.apply import apply
+from strandline.tree.diff import diff
+from strandline.tree.rows import Entry, decode_staged
+from strandline.tree.store import Tree
+
+OnDirty = Literal["fail", "commit", "discard"]
+"""What taking a lock does if the ranges hold uncommitted changes."""
+PATIENCE_S = 30.0
+"""How long a lock may be pending without a sign of life, or somebody in the queue, until its owner counts as dead."""
+SAY_SO_S = 5.0
+"""How often those who wait give one: each is a swap of the record."""
+Pairs = Sequence[tuple[bytes, bytes]]
+"""Staged pairs, each path once."""
+POLL_MIN_S = 0.001
+POLL_MAX_S = 0.25
+DIRTY_PATHS_MAX = 1_000
+FOLDS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Several takes and releases as one atomic request.
+
+    Attributes:
+        requests: locks that are wanted; one with the id of a lock that is held extends it.
+        releases: ids of locks that end in the same swap.
+        commit: commits everything staged; needed for `on_dirty="commit"`.
+        under: ids of locks that the caller holds already.
+    """
+
+    requests: Sequence[Request] = ()
+    releases: Collection[str] = NOBODY
+    on_dirty: OnDirty = "fail"
+    commit: Callable[[], object] | None = None
+    under: Collection[str] = NOBODY
+
+    @property
+    def ids(self) -> list[str]:
+        return [request.id for request in self.requests]
+
+    @property
+    def ranges(self) -> list[Range]:
+        return [range for request in self.requests for range in request.ranges]
+
+
+def change_locks(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: Change) -> Branch:
+    """Take and release locks, all of them or none.
+
+    Returns:
+        A record on which the new ones are held.
+
+    Raises:
+        LockRejected: others are in the way.
+        UncommittedChanges: a range holds uncommitted changes, and they are to be left alone.
+        TooManyLocks, LockRateExceeded, RepositoryReadOnly, BranchGone, Contention, StoreUnavailable.
+    """
+    stores = cell.stores
+    if not change.requests:
+        return update(
+            cell,
+            branch_id,
+            lambda branch: lock_rules.release(branch, cell.name, change.releases, change.under),
+        ).branch
+    try:
+        seen = update(
+            cell,
+            branch_id,
+            lambda branch: lock_rules.pend(
+                branch,
+                cell.name,
+                change.requests,
+                change.releases,
+                StagingToken(new_id()),
+                stores.clock.now_us(),
+                change.under,
+            ),
+        )
+        return _fold_and_hold(cell, commits, branch_id, seen, change)
+    except LockRejected:
+        raise  # nothing is on record
+    except StrandlineError:
+        with suppress(StrandlineError):  # whoever finds it pending for long takes it off
+            withdraw(cell, branch_id, change.ids)
+        raise
+
+
+def _fold_and_hold(cell: BranchCell, commits: CommitLog, branch_id: BranchId, seen: Seen, change: Change) -> Branch:
+    """Fold what is sealed, and swap it in together with the locks.
+
+    Invariant: the scan began after the swap that sealed and put the locks on record, and the record that is swapped
+    demands the layers that were folded: so the tree is all that was acknowledged in the ranges before the lock, and
+    nothing else. Whether that is uncommitted is judged on this very tree.
+    """
+    stores, trees = cell.stores, cell.stores.trees
+    attempts = Attempts(cell, "lock")
+    for _ in range(FOLDS):
+        branch = seen.branch
+        applied = branch.sealed_tokens
+        head = commits.tree(branch.head)
+        base = trees.tree(branch.compacted) if branch.compacted else head
+        tree = apply(trees, base, scan_staged(stores, applied)).tree
+        now = cell.read(branch_id)
+        dirty = _dirty(cell, head, tree, change.ranges)
+        if dirty and change.on_dirty == "discard":
+            parts = [(p.as_changes() for p in diff(trees, tree, head, r.start, r.end)) for r in change.ranges]
+            tree = apply(trees, tree, chain(*parts)).tree
+        elif dirty:
+            if not set(applied) <= set(now.branch.tokens):
+                seen = now  # somebody may have been deleting a token while it was read
+                continue
+            if change.on_dirty == "commit" and change.commit is not None:
+                change.commit()
+                seen = cell.read(branch_id)
+                continue
+            raise UncommittedChanges(
+                f"What is to be locked on branch {cell.name!r} has uncommitted changes: {some_paths(dirty)}.",
+                paths=dirty,
+                next='Commit or reset them first, or take the lock with on_dirty="commit" or "discard".',
+            )
+        compacted = None if tree.id == head.id else tree.ref
+        put_item(stores, dropped(cell.name, branch, applied))
+        done = _swap(cell, branch_id, now, branch, compacted, change, attempts)
+        if done is not None:
+            return done
+        seen = cell.read(branch_id)
+    raise attempts.given_up()
+
+
+def _swap(
+    cell: BranchCell,
+    branch_id: BranchId,
+    now: Seen,
+    seen: Branch,
+    compacted: str | None,
+    change: Change,
+    attempts: Attempts,
+) -> Branch | None:
+    """Swap tree and locks in; None if the layers moved."""
+    ids = change.ids
+    while True:
+        try:
+            after = lock_rules.held(now.branch, seen, seen.sealed_tokens, compacted, ids, change.releases)
+            return cell.swap(now, after).branch
+        except LayersMoved:
+            return None
+        except Withdrawn:
+            raise LockRejected(
+                f"The lock on branch {cell.name!r} took so long to become held that somebody took it off.",
+                next="Repeat the call.",
+            ) from None
+        except Moved:
+            attempts.again()
+            now = cell.read(branch_id)
+        except OutcomeUnknown as unknown:
+            now = read_back(cell, branch_id, unknown)
+            if set(ids) <= {lock.id for lock in lock_rules.locks_of(now.branch) if lock.state == "held"}:
+                return now.branch
+
+
+def _dirty(cell: BranchCell, head: Tree, tree: Tree, ranges: Sequence[Range]) -> list[str]:
+    """Some of the paths in ranges that differ between two trees."""
+    found: list[str] = []
+    if tree.id == head.id:
+        return found
+    for one in ranges:
+        for part in diff(cell.stores.trees, head, tree, one.start, one.end):
+            found += part.paths.to_pylist()
+            if len(found) > DIRTY_PATHS_MAX:
+                return found
+    return found
+
+
+def withdraw(cell: BranchCell, branch_id: BranchId, ids: Collection[str]) -> None:
+    """Take pending locks off the record: they can never become held afterwards."""
+    _without(cell, branch_id, ids, pending_only=True)
+
+
+def end_locks(cell: BranchCell, branch_id: BranchId, ids: Collection[str]) -> None:
+    """Take locks off the record, whatever their state; those that are not there any more are fine."""
+    _without(cell, branch_id, ids, pending_only=False)
+
+
+def _without(cell: BranchCell, branch_id: BranchId, ids: Collection[str], *, pending_only: bool) -> None:
+    def transition(branch: Branch) -> Branch:
+        return lock_rules.without_locks(branch, ids, pending_only=pending_only)
+
+    seen = cell.read(branch_id).branch
+    if transition(seen) != seen:
+        update(cell, branch_id, transition)
+
+
+# --- waiting for a lock -----------------------------------------------------------------------------------------------
+
+
+def acquire(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: Change, timeout_s: float) -> Branch:
+    """Like `change_locks`, but wait up to `timeout_s` seconds for others: first come, first served.
+
+    Raises:
+        LockTimeout: it was not free in time.
+    """
+    if not change.requests:
+        return change_locks(cell, commits, branch_id, change)
+    mine = change.requests[0]
+    slept = 0.0
+    polls = 0
+    patience = _Patience(cell, branch_id)
+    try:
+        while True:
+            try:
+                return change_locks(cell, commits, branch_id, change)
+            except LockRejected as error:
+                if timeout_s <= 0:
+                    raise
+                if slept >= timeout_s:
+                    raise LockTimeout(
+                        f"{error.what[:-1]}, and {timeout_s:g} seconds were not enough.", next=error.next
+                    ) from error
+            if patience.is_time_to_say_so():
+                update(cell, branch_id, lambda branch: lock_rules.wait_for(branch, cell.name, mine))
+            pause = min(timeout_s - slept, POLL_MAX_S, backoff_s(polls) + POLL_MIN_S)
+            slept += patience.sleep(pause)
+            polls += 1
+    except BaseException:
+        if slept:
+            with suppress(StrandlineError):  # who is silent for long leaves the queue
+                update(cell, branch_id, lambda branch: lock_rules.stop_waiting(branch, mine.id))
+        raise
+
+
+class _Patience:
+    """Takes off the record whose owners must have died: locks that stay pending, and places in the queue.
+
+    Time is what this process has slept, so that no clock that jumps takes anybody for dead. Nothing but fairness
+    depends on it: a pending lock that is taken off never becomes held.
+    """
+
+    def __init__(self, cell: BranchCell, branch_id: BranchId) -> None:
+        self._cell = cell
+        self._branch_id = branch_id
+        self._slept = 0.0
+        self._said = -SAY_SO_S
+        self._since: dict[tuple[str, int], float] = {}
+
+    def is_time_to_say_so(self) -> bool:
+        """Whether it is time for a sign of life of one's own."""
+        if self._slept - self._said < SAY_SO_S:
+            return False
+        self._said = self._slept
+        return True
+
+    def sleep(self, seconds: float) -> float:
+        """Sleep, then look around; returns the seconds."""
+        self._cell.stores.clock.sleep(seconds)
+        self._slept += seconds
+        branch = self._cell.read(self._branch_id).branch
+        # a lock that is pending shows life by what is folded for it, a place in the queue by its beat
+        signs = {
+            (lock.id, branch.content_epoch): True for lock in lock_rules.locks_of(branch) if lock.state == "pending"
+        }
+        signs |= {(one.id, one.beat): False for one in branch.waiting}
+        self._since = {sign: self._since.get(sign, self._slept) for sign in signs}
+        silent = [sign for sign, since in self._since.items() if self._slept - since > PATIENCE_S]
+        if silent:
+            withdraw(self._cell, self._branch_id, [id for id, _ in silent])
+            update(self._cell, self._branch_id, lambda branch: lock_rules.without_waiting(branch, silent))
+        return seconds
+
+
+# --- who meets a lock after having written ----------------------------------------------------------------------------
+
+
+def what_is_left(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> Pairs:
+    """Find out what became of a write whose token was sealed, and some of whose paths are locked now.
+
+    While a lock is pending nobody knows yet. Once it is held, the commit that it began with says what its ranges
+    hold: a write that is not there was too late, and is in a token that is on no record any more.
+
+    Returns:
+        What no lock covers: it has to be written again.
+
+    Raises:
+        RangeLocked: it was too late.
+    """
+    patience = _Patience(cell, branch_id)
+    polls = 0
+    while pairs:
+        keys = sorted(key for key, _ in pairs)
+        found = lock_rules.locked_key(cell.read(branch_id).branch, keys)
+        if found is None:
+            break
+        lock, path = found
+        if lock.state == "pending":
+            patience.sleep(min(POLL_MAX_S, backoff_s(polls) + POLL_MIN_S))
+            polls += 1
+            continue
+        left = [(key, value) for key, value in pairs if not any(one.has(key.decode()) for one in lock.ranges)]
+        there = set(pairs) - set(left)
+        if not all(_holds(cell, lock, key, value) for key, value in there):
+            raise lock_rules.range_locked(lock, cell.name, repr(path))
+        pairs = left
+    return pairs
+
+
+def _holds(cell: BranchCell, lock: Lock, key: bytes, value: bytes) -> bool:
+    """Whether an entry is what its path showed when a lock became held."""
+    commits = CommitLog(cell.stores)
+    found = cell.stores.trees.find(commits.tree(lock.base), key.decode()) if lock.base else None
+    wanted = decode_staged(value)
+    return found == wanted if isinstance(wanted, Entry) else found is None

@@ -1,0 +1,7 @@
+"""Which scenarios are run by themselves: `--family jobs`."""
+
+from __future__ import annotations
+
+from strandline.testing.simulation import holders, jobs
+
+FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {**jobs.FAMILIES, **holders.FAMILIES}
