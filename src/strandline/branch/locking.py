@@ -23,7 +23,15 @@ from strandline.branch.ranges import Range
 from strandline.branch.record import Branch, LayersMoved, Lock
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
-from strandline.errors import LockRejected, LockTimeout, OutcomeUnknown, StrandlineError, UncommittedChanges, some_paths
+from strandline.errors import (
+    LockRateExceeded,
+    LockRejected,
+    LockTimeout,
+    OutcomeUnknown,
+    StrandlineError,
+    UncommittedChanges,
+    some_paths,
+)
 from strandline.ids import BranchId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.diff import diff
@@ -103,7 +111,7 @@ def change_locks(cell: BranchCell, commits: CommitLog, branch_id: BranchId, chan
             ),
         )
         return _fold_and_hold(cell, commits, branch_id, seen, change)
-    except LockRejected:
+    except (LockRejected, LockRateExceeded):
         raise  # nothing is on record
     except StrandlineError:
         with suppress(StrandlineError):  # whoever finds it pending for long takes it off
@@ -235,7 +243,7 @@ def acquire(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: C
         while True:
             try:
                 return change_locks(cell, commits, branch_id, change)
-            except LockRejected as error:
+            except (LockRejected, LockRateExceeded) as error:
                 if timeout_s <= 0:
                     raise
                 if slept >= timeout_s:

@@ -14,7 +14,9 @@ from strandline.cli import (
     gc_commands,
     history_commands,
     lake_commands,
+    lock_commands,
     object_commands,
+    range_commands,
     ref_commands,
     repo_commands,
     table_commands,
@@ -37,6 +39,8 @@ app.add_typer(ref_commands.tag_app, name="tag")
 app.add_typer(table_commands.app, name="table")
 app.add_typer(tx_commands.app, name="tx")
 app.add_typer(gc_commands.app, name="gc")
+app.add_typer(lock_commands.app, name="lock")
+app.add_typer(range_commands.app, name="range")
 app.command()(lake_commands.init)
 for command in (
     object_commands.ls,

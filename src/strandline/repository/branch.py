@@ -22,7 +22,7 @@ from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
 from strandline.branch.lock_rules import quarantined, refuse_locked_keys, refuse_quarantined
 from strandline.branch.locking import OnDirty
-from strandline.branch.ranges import Range, single
+from strandline.branch.ranges import Range, as_ranges, single
 from strandline.branch.record import COOL_DOWN_S, LockMode, refuse_blocked
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.reflog import read_moves
@@ -51,6 +51,7 @@ from strandline.tree.rows import TOMBSTONE, Entry, column, encode_staged, entrie
 if TYPE_CHECKING:
     from strandline.repository.held import Held
     from strandline.repository.importing import Imported
+    from strandline.repository.range_jobs import RangeJobs
 
 READ_WINDOW_ROWS = 50_000
 
@@ -641,7 +642,7 @@ class Branch(Writable):
         Raises:
             LockInvalid, LockRejected, LockTimeout, UncommittedChanges: when the block is entered.
         """
-        return self._held(what, owner, mode, timeout_s, on_dirty, message, writer, token, metadata)
+        return self._held(as_ranges(what), owner, mode, timeout_s, on_dirty, message, writer, token, metadata)
 
     def lock_all(
         self,
@@ -682,6 +683,13 @@ class Branch(Writable):
             token=token,
             metadata=metadata,
         )
+
+    @property
+    def ranges(self) -> RangeJobs:
+        """Jobs on ranges that are frozen meanwhile: load, restore, move, export."""
+        from strandline.repository.range_jobs import RangeJobs
+
+        return RangeJobs(self)
 
     @property
     def locks(self) -> Locks:

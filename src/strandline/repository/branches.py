@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
@@ -29,6 +30,10 @@ from strandline.repository.record import PARTITION, RepositoryRecord, blocked_ac
 if TYPE_CHECKING:
     from strandline.repository.branch import Branch
     from strandline.repository.ref import Ref
+
+
+BEING_MADE = "made-"
+"""The id of the lock under which a branch is made begins so."""
 
 
 def repository_record(core: RepositoryCore) -> tuple[bytes, RepositoryRecord]:
@@ -91,13 +96,16 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
     # what was decided for all branches meanwhile may not have met this one: until it has, it is locked
     latest = repository_record(core)[1]
     update(core.cell(name), record.branch_id, lambda seen: made(with_rules(latest, name, seen), latest.lock))
+    if latest.lock is not None and repository_record(core)[1].lock != latest.lock:
+        # it may have ended before this branch had it
+        update(core.cell(name), record.branch_id, partial(without_locks, ids=[latest.lock.id]))
     return Branch(core, name, Target("branch", record.head, name, record.branch_id))
 
 
 def being_made(branch: BranchRecord, by: str) -> Lock:
     """The lock under which a branch is made: whoever is slow to make it finds out what was decided meanwhile."""
     return Lock(
-        id=f"made-{branch.branch_id}",
+        id=f"{BEING_MADE}{branch.branch_id}",
         owner="create branch",
         description=f"the branch is being made by {by}",
         mode="exclusive",
@@ -110,8 +118,8 @@ def being_made(branch: BranchRecord, by: str) -> Lock:
 
 def made(branch: BranchRecord, lock: Lock | None) -> BranchRecord:
     """A new branch as it is given to everyone: under the lock of the repository, if there is one."""
-    ready = without_locks(branch, [f"made-{branch.branch_id}"])
-    return ready if lock is None else inherit(ready, lock)
+    ready = without_locks(branch, [f"{BEING_MADE}{branch.branch_id}"])
+    return ready if lock is None or ready.whole is not None else inherit(ready, lock)
 
 
 def with_rules(settings: RepositoryRecord, name: str, branch: BranchRecord) -> BranchRecord:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
@@ -13,13 +13,15 @@ from strandline.branch.ranges import ALL, Range, as_ranges, told
 from strandline.branch.record import LockMode
 from strandline.branch.transactions import TransactionRecord
 from strandline.errors import LockInvalid, StrandlineError, UsageError
-from strandline.ids import new_id
+from strandline.ids import CommitId, new_id
 from strandline.operations import logged
 from strandline.repository.expressions import Target
 from strandline.repository.lock_owners import demand_owner
 from strandline.repository.locks import LockInfo, Ranges, after_taking, check_mode, confirm_owners
+from strandline.repository.overlay import Overlay
 from strandline.repository.ref import Ref
 from strandline.repository.transaction import Transaction
+from strandline.tree.rows import Entry, encode_staged
 
 if TYPE_CHECKING:
     from strandline.repository.branch import Branch
@@ -56,6 +58,8 @@ class Held(Transaction):
         self._on_dirty: OnDirty = on_dirty
         self._branch = branch
         self.lock_id = new_id()
+        self.instead_of: tuple[str, ...] = ()
+        """Ids of locks that end in the swap in which this one becomes held."""
         super().__init__(
             branch,
             writer or f"lock {self.lock_id}",
@@ -73,6 +77,10 @@ class Held(Transaction):
     @property
     def ranges(self) -> tuple[Range, ...]:
         return self._ranges
+
+    @property
+    def mode(self) -> LockMode:
+        return self._mode
 
     @property
     def lock(self) -> LockInfo:
@@ -106,6 +114,25 @@ class Held(Transaction):
             self._locks = self._ends = (self.lock_id,)
             return self
 
+    def go_on(self, lock_id: str, id: int, base: CommitId) -> None:
+        """Go on with an open transaction, and the lock that it holds, of a process that has died."""
+        with self._lock:
+            self.lock_id = lock_id
+            self._locks = self._ends = (lock_id,)
+            self._opened(id, base)
+
+    def adopt(self, entries: Sequence[tuple[str, Entry]]) -> None:
+        """Add objects whose bytes are kept: this transaction wrote them, or a link to them was announced."""
+        with self._lock:
+            prefix = self.data_prefix
+            self._add_all({path.encode(): encode_staged(entry) for path, entry in entries})
+            own = [entry for _, entry in entries if entry.physical_address.startswith(prefix)]
+            self._wrote(len(own), None, sum(entry.size for entry in own))
+
+    def _add_all(self, changes: Mapping[bytes, bytes]) -> None:
+        self._refuse_shared()
+        Overlay._add(self, changes)
+
     def _take(self, ranges: tuple[Range, ...], timeout_s: float, on_dirty: OnDirty) -> None:
         request = Request(
             id=self.lock_id,
@@ -117,7 +144,7 @@ class Held(Transaction):
             transaction=self.transaction_id,
             is_whole=self._is_whole,
         )
-        change = Change([request], on_dirty=on_dirty, commit=self._branch.locks._commit)
+        change = Change([request], self.instead_of, on_dirty, self._branch.locks._commit)
         acquire(self._cell, self._core.commits, self.branch_id, change, timeout_s)
         with after_taking(on_dirty):
             confirm_owners(self._core, [self._owner], self._let_go)
@@ -153,11 +180,14 @@ class Held(Transaction):
             self._branch.locks.end([self.lock_id])
 
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
+        self._refuse_shared()
+        super()._add(changes)
+
+    def _refuse_shared(self) -> None:
         if self._mode == "shared":
             raise UsageError(
                 "A shared lock lets nobody change anything, its holders neither.", next="Take an exclusive lock."
             )
-        super()._add(changes)
 
     def abort(self) -> None:
         """Give up: nothing lands, and the lock ends."""

@@ -96,7 +96,7 @@ def import_objects(
 
 def _references(source: str, destination: str, progress: Callable[[], object]) -> Changes:
     """Rows for all blobs of a source, sorted by path."""
-    root, prefix = _split(source)
+    root, prefix = split_source(source)
     store = open_store(root)
     found: list[BlobInfo] = []
     for page in store.list_pages(prefix):
@@ -148,7 +148,7 @@ def _is_text(path: str) -> bool:
     return True
 
 
-def _split(source: str) -> tuple[str, str]:
+def split_source(source: str) -> tuple[str, str]:
     """The root to open and the prefix to list: a folder, or a prefix of a bucket taken as one, and everything in it."""
     if "://" not in source:
         folder = Path(source).resolve()

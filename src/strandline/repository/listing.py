@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.branch.ranges import Range
 from strandline.errors import UsageError
 from strandline.ids import check_prefix, encoded, prefix_end
 from strandline.repository.results import CommonPrefix, ObjectInfo, Results
-from strandline.tree.rows import SCHEMA, column, empty_rows
+from strandline.tree.rows import SCHEMA, Entry, column, empty_rows, entries_of
 
 WINDOW_ROWS = 10_000
 """Rows that a listing reads at a time."""
@@ -102,6 +104,21 @@ class Listing(Results[ObjectInfo | CommonPrefix]):
         if isinstance(row, CommonPrefix):
             return row.path, None, None, None
         return row.path, row.size, row.modified_at, row.checksum
+
+
+class Windowed(Protocol):
+    """What can be read in windows: any ref."""
+
+    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]: ...
+
+
+def objects_in(source: Windowed, wanted: Range) -> Iterator[tuple[str, Entry]]:
+    """The objects in a range, in order."""
+    start: bytes | None = wanted.start.encode()
+    while start is not None:
+        rows, reach = source._window(start, encoded(wanted.end), WINDOW_ROWS)
+        yield from entries_of(rows.combine_chunks())
+        start = None if reach is None else reach + b"\0"
 
 
 def infos(rows: pa.Table) -> Iterator[ObjectInfo]:

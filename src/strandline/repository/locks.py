@@ -14,7 +14,7 @@ import pyarrow as pa
 from strandline.branch import lock_rules
 from strandline.branch.lock_rules import Request
 from strandline.branch.locking import Change, OnDirty, acquire, change_locks, end_locks
-from strandline.branch.ranges import Range, Wanted, as_ranges, overlap, told
+from strandline.branch.ranges import ALL, Range, Wanted, as_ranges, overlap, told
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import Lock, LockMode
 from strandline.clock import Microseconds, from_us
@@ -105,8 +105,9 @@ class Locks(Results[LockInfo]):
         Raises:
             LockInvalid: what is named is no range.
         """
+        ranges = as_ranges(what)
         record = self._record()
-        parts = lock_rules.find(record, as_ranges(what), owner)
+        parts = lock_rules.find(record, ranges, owner)
         return [_info(lock, record, (part,)) for part, lock in sorted(parts, key=lambda pair: pair[0].start)]
 
     @logged("take lock")
@@ -141,6 +142,24 @@ class Locks(Results[LockInfo]):
                 return _info(lock, self._record(), lock.ranges)
         return self.change([Take(what, owner, mode)], timeout_s=timeout_s, on_dirty=on_dirty, under=under)[0]
 
+    @logged("take lock on branch")
+    def take_all(
+        self, *, owner: str, mode: LockMode = "exclusive", timeout_s: float = 0.0, on_dirty: OnDirty = "fail"
+    ) -> LockInfo:
+        """Take a lock on the whole branch: locks on ranges keep their records, and rest meanwhile.
+
+        Arguments and errors are those of `take`.
+        """
+        check_mode(mode, on_dirty)
+        found = demand_owner(self._branch._core, owner)
+        request = Request(
+            id=new_id(), owner=owner, description=found.description, mode=mode, ranges=(ALL,), is_whole=True
+        )
+        self._acquire(Change([request], on_dirty=on_dirty, commit=self._commit), timeout_s)
+        with after_taking(on_dirty):
+            confirm_owners(self._branch._core, [owner], lambda: self.end([request.id]))
+        return self[request.id]
+
     @logged("extend lock")
     def extend(self, id: str, what: Ranges, *, timeout_s: float = 0.0, on_dirty: OnDirty = "fail") -> LockInfo:
         """Let a lock cover more; nothing of what it covers is free meanwhile.
@@ -148,8 +167,9 @@ class Locks(Results[LockInfo]):
         Raises:
             LockRejected: it has ended, or others are in the way.
         """
+        more = as_ranges(what)
         held = self[id]
-        request = Request(id=id, owner=held.owner, description=held.description, mode=held.mode, ranges=as_ranges(what))
+        request = Request(id=id, owner=held.owner, description=held.description, mode=held.mode, ranges=more)
         self._acquire(Change([request], on_dirty=on_dirty, commit=self._commit), timeout_s)
         return self[id]
 
@@ -232,7 +252,8 @@ class Locks(Results[LockInfo]):
         Raises:
             LockRejected: something else is locked there.
         """
-        found = lock_rules.exact(self._record(), self._branch.name, as_ranges(what), owner)
+        ranges = as_ranges(what)
+        found = lock_rules.exact(self._record(), self._branch.name, ranges, owner)
         if found is None:
             return False
         self.release(found.id)

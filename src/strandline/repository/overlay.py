@@ -11,18 +11,18 @@ from typing import Any
 
 import pyarrow as pa
 
+from strandline.branch.ranges import Range
 from strandline.branch.view import overlaid
 from strandline.ids import check_path, check_prefix
 from strandline.repository.claims import Claims, Guard, kept_or_own
 from strandline.repository.core import RepositoryCore
 from strandline.repository.expressions import Target
+from strandline.repository.listing import objects_in
 from strandline.repository.ref import Ref, key_range
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.repository.upload import Content, ObjectWriter, upload
 from strandline.repository.writable import Overwrite, Writable
-from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged, entries_of
-
-READ_WINDOW_ROWS = 50_000
+from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged
 
 
 class Overlay(Writable):
@@ -69,14 +69,6 @@ class Overlay(Writable):
                 self._sorted = sorted(self._claims.changes)
             keys = self._sorted
         return keys[bisect_left(keys, start) : len(keys) if end is None else bisect_left(keys, end)]
-
-    def _below(self, prefix: str) -> Iterator[tuple[str, Entry]]:
-        start, end = key_range(prefix)
-        low: bytes | None = start.encode()
-        while low is not None:
-            rows, reach = self._window(low, None if end is None else end.encode(), READ_WINDOW_ROWS)
-            yield from entries_of(rows.combine_chunks())
-            low = None if reach is None else reach + b"\0"
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -155,7 +147,7 @@ class Overlay(Writable):
             if overwrite is not None:
                 present = overwrite.present
                 tombstone = encode_staged(TOMBSTONE)
-                for path, entry in self._below(overwrite.below):
+                for path, entry in objects_in(self, Range(*key_range(overwrite.below))):
                     key = path.encode()
                     if key not in changes and not overwrite.keep(path, entry):
                         changes[key] = tombstone

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from strandline.branch.cell import update
 from strandline.branch.commits import Commit
+from strandline.branch.locking import OnDirty
 from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import Tag, seal
+from strandline.branch.record import Lock, LockMode, Tag, seal
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
 from strandline.errors import NotAllowed, RefNotFound, UsageError
@@ -43,6 +44,7 @@ from strandline.repository.record import (
     check_protection,
 )
 from strandline.repository.ref import Ref, open_ref
+from strandline.repository.repository_lock import RepositoryLock, release_repository
 from strandline.repository.results import Results
 
 
@@ -254,6 +256,22 @@ class Repository:
     def lock_owners(self) -> LockOwners:
         """Who may hold locks on branches, and what for."""
         return LockOwners(self)
+
+    def lock_all(
+        self, *, owner: str, mode: LockMode = "exclusive", timeout_s: float = 0.0, on_dirty: OnDirty = "fail"
+    ) -> RepositoryLock:
+        """Freeze all branches, present and future. Use it with `with`, or call `take` and `release`."""
+        return RepositoryLock(self, owner, mode, timeout_s, on_dirty)
+
+    @property
+    def lock(self) -> Lock | None:
+        """The lock on all branches, if there is one."""
+        return self.settings.lock
+
+    @logged("release repository")
+    def release_lock(self) -> bool:
+        """End the lock on all branches, whoever holds it; whether there was one."""
+        return release_repository(self)
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
 

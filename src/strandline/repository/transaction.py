@@ -395,6 +395,7 @@ class Transaction(Overlay):
         }
         prefix = self.data_prefix
         there = set(blobs.list_keys(prefix))
+        live = {address for address in live if address.startswith(prefix)}  # others were linked, and announced
         if missing := sorted(live - there):
             self.refuse_doomed(ObjectMissing("bytes are gone"))
             raise ObjectMissing(
@@ -406,7 +407,7 @@ class Transaction(Overlay):
         dead = sorted(there - live)
         folder = transaction_folder(self.branch_id, self.transaction_id)
         blobs.put(
-            f"{folder}manifest-{digest}.parquet", encode_manifest(self._facts(), sorted_changes(self._claims.changes))
+            f"{folder}manifest-{digest}.parquet", encode_manifest(self.facts(), sorted_changes(self._claims.changes))
         )
         if dead:
             blobs.put(f"{folder}deadlist-{digest}.parquet", encode_deadlist(dead))
@@ -418,7 +419,8 @@ class Transaction(Overlay):
         with suppress(StrandlineError):
             self._core.resolver.namespace.delete_many([f"{folder}manifest-{digest}.parquet"])
 
-    def _facts(self) -> Facts:
+    def facts(self) -> Facts:
+        """All that a manifest says besides the changes."""
         return Facts(
             id=self.transaction_id,
             writer=self.writer,
@@ -608,7 +610,7 @@ class Transaction(Overlay):
             self._demand_open()
             target = Path(path)
             partial = target.with_name(f".{target.name}.part")
-            body = encode_manifest(self._facts(), sorted_changes(self._claims.changes))
+            body = encode_manifest(self.facts(), sorted_changes(self._claims.changes))
             try:
                 with partial.open("wb") as file:
                     file.write(body)

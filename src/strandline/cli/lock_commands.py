@@ -1,0 +1,181 @@
+"""`strandline lock`: who has frozen what, freezing and letting go"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import typer
+
+from strandline.branch.locking import OnDirty
+from strandline.branch.ranges import told
+from strandline.branch.record import LockMode
+from strandline.cli.output import counted
+from strandline.cli.session import JsonOption, LakeOption, complete_place, session
+from strandline.errors import UsageError
+from strandline.repository.locks import LockInfo
+
+app = typer.Typer(name="lock", help="Locks on ranges of a branch: everyone else keeps working beside them.")
+owner_app = typer.Typer(name="owner", help="Who may hold locks, and what for.")
+app.add_typer(owner_app)
+
+BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
+RepositoryArgument = Annotated[str, typer.Argument(help="The repository.")]
+PrefixesArgument = Annotated[list[str] | None, typer.Argument(metavar="[PREFIX]...", help="What to lock.")]
+BetweenOption = Annotated[
+    list[str] | None,
+    typer.Option("--between", metavar="START..END", help="A range of paths; without END, to the very end."),
+]
+OwnerOption = Annotated[str, typer.Option(help="Registered with `lock owner add`.")]
+TimeoutOption = Annotated[float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for others.")]
+DirtyOption = Annotated[str, typer.Option(help="About uncommitted changes there: fail, commit or discard.")]
+COLUMNS = ("id", "what", "owner", "mode", "state", "since", "description")
+
+
+def ranges_of(prefixes: list[str] | None, between: list[str] | None) -> list[str | tuple[str, str | None]]:
+    """What the arguments name."""
+    found: list[str | tuple[str, str | None]] = [*(prefixes or [])]
+    for text in between or []:
+        start, dots, end = text.partition("..")
+        if not dots:
+            raise UsageError(f"{text!r} is no range.", next="Write --between START..END, such as 2024/01..2024/04.")
+        found.append((start, end or None))
+    return found
+
+
+def _fields(found: LockInfo) -> dict[str, Any]:
+    return {
+        "id": found.id,
+        "what": "the whole branch" if found.is_whole else told(found.ranges),
+        "owner": found.owner,
+        "mode": found.mode,
+        "state": found.state,
+        "since": found.taken_at,
+        "description": found.description,
+        "transaction": found.transaction,
+        "ranges": [[one.start, one.end] for one in found.ranges],
+    }
+
+
+@app.command()
+def take(
+    branch: BranchArgument,
+    prefix: PrefixesArgument = None,
+    owner: OwnerOption = "",
+    between: BetweenOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="The whole branch; other locks rest meanwhile.")] = False,
+    mode: Annotated[str, typer.Option(help="exclusive, shared or quarantine.")] = "exclusive",
+    wait: TimeoutOption = 0.0,
+    on_dirty: DirtyOption = "fail",
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Freeze ranges until they are released by the id that is printed."""
+    wanted = ranges_of(prefix, between)
+    if everything == bool(wanted):
+        raise UsageError("Name prefixes, or --between, or --all.", next="For example: tables/flights/month=1/")
+    with session(lake, as_json) as s:
+        locks = s.branch(branch).locks
+        kind, dirty = cast("LockMode", mode), cast("OnDirty", on_dirty)
+        if everything:
+            found = locks.take_all(owner=owner, mode=kind, timeout_s=wait, on_dirty=dirty)
+        else:
+            found = locks.take(wanted, owner=owner, mode=kind, timeout_s=wait, on_dirty=dirty)
+        s.out.say(f"Locked {_fields(found)['what']}: lock {found.id}.", _fields(found))
+
+
+@app.command()
+def release(
+    branch: BranchArgument,
+    id: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="As `lock ls` shows them.")] = None,
+    owner: Annotated[str | None, typer.Option(help="All locks of this owner.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """End locks. A transaction that holds one is aborted: nothing of it will be published."""
+    if bool(id) == bool(owner):
+        raise UsageError("Name ids, or an --owner.", next="`strandline lock ls` shows both.")
+    with session(lake, as_json) as s:
+        handle = s.branch(branch)
+        chosen = [one for one in handle.locks if one.id in (id or ()) or one.owner == owner]
+        missing = sorted(set(id or ()) - {one.id for one in chosen})
+        if missing:
+            handle.locks[missing[0]]
+        for one in chosen:
+            if one.transaction is not None:
+                handle.transactions.abort(one.transaction)
+        handle.locks.end([one.id for one in chosen])
+        s.out.say(f"Released {counted(len(chosen), 'lock')}.", {"released": [one.id for one in chosen]})
+
+
+@app.command()
+def ls(
+    branch: BranchArgument,
+    prefix: PrefixesArgument = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the locks of a branch, or the locked parts of some prefixes."""
+    with session(lake, as_json) as s:
+        locks = s.branch(branch).locks
+        s.out.rows(map(_fields, locks.find(prefix) if prefix else locks), COLUMNS, "No locks.")
+
+
+@app.command("lock-all")
+def lock_all(
+    repository: RepositoryArgument,
+    owner: OwnerOption = "",
+    mode: Annotated[str, typer.Option(help="exclusive, shared or quarantine.")] = "exclusive",
+    wait: TimeoutOption = 0.0,
+    on_dirty: DirtyOption = "fail",
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Freeze all branches of a repository, present and future, until `lock release-all`."""
+    with session(lake, as_json) as s:
+        kind, dirty = cast("LockMode", mode), cast("OnDirty", on_dirty)
+        lock = s.repository(repository).lock_all(owner=owner, mode=kind, timeout_s=wait, on_dirty=dirty).take()
+        s.out.say(f"Locked all branches of {repository}: lock {lock.id}.", {"id": lock.id})
+
+
+@app.command("release-all")
+def release_all(repository: RepositoryArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """End the lock on all branches of a repository."""
+    with session(lake, as_json) as s:
+        was = s.repository(repository).release_lock()
+        s.out.say("Released all branches." if was else "There was no lock on all branches.", {"released": was})
+
+
+@owner_app.command("add")
+def owner_add(
+    repository: RepositoryArgument,
+    name: Annotated[str, typer.Argument(help="The owner's name.")],
+    description: Annotated[str, typer.Argument(help="What it locks things for: others read it in their errors.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Register an owner, or change its description."""
+    with session(lake, as_json) as s:
+        s.repository(repository).lock_owners.register(name, description)
+        s.out.say(f"Registered {name}.", {"owner": name, "description": description})
+
+
+@owner_app.command("rm")
+def owner_rm(
+    repository: RepositoryArgument,
+    name: Annotated[str, typer.Argument(help="The owner's name.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove an owner that holds no locks."""
+    with session(lake, as_json) as s:
+        s.repository(repository).lock_owners.remove(name)
+        s.out.say(f"Removed {name}.", {"owner": name})
+
+
+@owner_app.command("ls")
+def owner_ls(repository: RepositoryArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """List the owners."""
+    with session(lake, as_json) as s:
+        owners = s.repository(repository).lock_owners
+        rows = ({"owner": one.name, "description": one.description, "registered": one.registered_at} for one in owners)
+        s.out.rows(rows, ("owner", "description", "registered"), "No owners.")

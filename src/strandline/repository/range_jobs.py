@@ -1,0 +1,397 @@
+"""`branch.ranges`: loading, restoring, moving and exporting a range while the rest of the branch is served.
+
+Each job holds a lock for as long as it lasts, and its changes land in the swap that ends it. It has a name: the same
+again does nothing, and a run that died is gone on with by the next one, from the checkpoints that it has left.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from strandline.blob import open_store
+from strandline.branch.locking import OnDirty
+from strandline.branch.ranges import Range, as_ranges, told
+from strandline.errors import Corrupted, InvalidName, NotFound, UsageError
+from strandline.ids import CommitId, check_path
+from strandline.operations import logged
+from strandline.repository.checkpoints import Checkpoints
+from strandline.repository.copying import Copied, Copier, CopyTask, Progress, copy_here
+from strandline.repository.held import Held
+from strandline.repository.importing import split_source
+from strandline.repository.listing import objects_in
+from strandline.repository.locks import Ranges
+from strandline.repository.promises import announce_links, pinned
+from strandline.repository.ref import Ref
+from strandline.tree.rows import TOMBSTONE, Entry, encode_staged
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.repository.branch import Branch
+
+CHECKPOINT_OBJECTS = 64
+"""How many objects are copied between two checkpoints: a run that dies has at most so many to copy again."""
+_JOB = re.compile(r"[A-Za-z0-9 ._:@/+-]{1,80}", re.ASCII)
+EXPORT_MARK = ".strandline-export"
+
+
+class RangeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a job did.
+
+    Attributes:
+        commit: that published it, or that was exported.
+        objects: in the ranges afterwards, or in the folder.
+        copied, bytes: whose bytes this run has copied.
+        kept: that an earlier run had copied, or that were there already.
+        deleted: paths that are not there any more.
+        is_repeat: an earlier run had done it all.
+    """
+
+    job: str
+    commit: CommitId
+    objects: int = 0
+    copied: int = 0
+    bytes: int = 0
+    kept: int = 0
+    deleted: int = 0
+    seconds: float = 0.0
+    is_repeat: bool = False
+
+
+def nobody(doing: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+class RangeJobs:
+    """Jobs on ranges of a branch."""
+
+    def __init__(self, branch: Branch) -> None:
+        self._branch = branch
+
+    @property
+    def place(self) -> str:
+        return self._branch.place
+
+    @logged("bulk load")
+    def load(
+        self,
+        what: Ranges,
+        source: str | Path,
+        *,
+        job: str,
+        owner: str,
+        destination: str = "",
+        timeout_s: float = 0.0,
+        on_dirty: OnDirty = "fail",
+        message: str | None = None,
+        progress: Progress = nobody,
+        spark: SparkSession | None = None,
+    ) -> RangeResult:
+        """Replace the content of ranges by files: copy them, publish, and let go, in one swap.
+
+        Args:
+            source: a folder, or a URL such as s3://bucket/prefix.
+            job: names the work. Once it is done, the same job does nothing; one that died is gone on with.
+            destination: what the paths of the files are put behind; all of them must lie in the ranges.
+            spark: a session whose executors copy the bytes.
+
+        Raises:
+            UsageError: a file would lie outside the ranges.
+            LockInvalid, LockRejected, LockTimeout, UncommittedChanges: the ranges cannot be locked.
+        """
+        ranges = as_ranges(what)
+        root, prefix = split_source(str(source))
+        store = open_store(root)
+        tasks = []
+        for info in store.list(prefix):
+            path = destination + info.key[len(prefix) :]
+            check_path(path)
+            _refuse_outside(ranges, path)
+            tasks.append(CopyTask(path, store.url, info.key, "", info.size, ""))
+        if not tasks:
+            raise NotFound(f"There is no file at {str(source)!r}.", next="Check the folder or the URL.")
+        text = message if message is not None else f"Load {told(ranges)} from {source}"
+        held = self._held(ranges, job, owner, timeout_s, on_dirty, text)
+        return self._replace(held, job, ranges, tasks, [], progress, spark)
+
+    @logged("restore range")
+    def restore(
+        self,
+        what: Ranges,
+        source: Ref | str,
+        *,
+        job: str,
+        owner: str,
+        timeout_s: float = 0.0,
+        on_dirty: OnDirty = "discard",
+        message: str | None = None,
+        progress: Progress = nobody,
+        spark: SparkSession | None = None,
+    ) -> RangeResult:
+        """Make ranges what they are in another ref: of this repository without copying bytes, or of any other one.
+
+        What is restored takes effect at one instant; until then readers see what was there, corrupt as it may be
+        (`branch.lock(mode="quarantine")` keeps them away from it). Arguments are those of `load`.
+        """
+        ranges = as_ranges(what)
+        branch = self._branch
+        ref = branch._other(source) if isinstance(source, str) else source
+        text = message if message is not None else f"Restore {told(ranges)} from {ref.expression}"
+        held = self._held(ranges, job, owner, timeout_s, on_dirty, text)
+        commit = ref.id
+        at = ref._other(commit)
+        with pinned(ref._core.stores, [commit], f"restore to {branch.place}"):
+            found = [pair for one in ranges for pair in objects_in(at, one)]
+            if ref._core.stores.repository_id == branch._core.stores.repository_id:
+                return self._replace(held, job, ranges, [], found, progress, None)
+            return self._replace(held, job, ranges, _tasks(ref, found), [], progress, spark)
+
+    @logged("move range")
+    def move(
+        self,
+        what: Ranges,
+        target: Branch,
+        *,
+        job: str,
+        owner: str,
+        delete_source: bool = True,
+        timeout_s: float = 0.0,
+        on_dirty: OnDirty = "fail",
+        progress: Progress = nobody,
+        spark: SparkSession | None = None,
+    ) -> RangeResult:
+        """Move ranges to a branch of another repository or lake; both go on being served.
+
+        A shared lock keeps the source as it is while it is copied and compared; readers do not notice. Then the target
+        appears in one swap, and in another the source is deleted, under a lock that took the place of the shared one
+        without a gap. A run that dies between the two leaves both; the next run of the same job ends it.
+
+        Raises:
+            Corrupted: bytes are not what they should be. The target is as it was.
+        """
+        source = self._branch
+        ranges = as_ranges(what)
+        if target._core.stores.repository_id == source._core.stores.repository_id:
+            raise UsageError(
+                "Source and target are of one repository, where objects are renamed or merged without copying bytes.",
+                next="Use target.ranges.restore(what, source), then delete at the source.",
+            )
+        shared = source.locks.take(ranges, owner=owner, mode="shared", timeout_s=timeout_s, on_dirty=on_dirty)
+        try:
+            text = f"Move {told(ranges)} from {source.place}"
+            held = target.ranges._held(ranges, job, owner, timeout_s, on_dirty, text)
+            found = [pair for one in ranges for pair in objects_in(source._other(source.id), one)]
+            done = target.ranges._replace(held, job, ranges, _tasks(source, found), [], progress, spark)
+            _compare(found, [pair for one in ranges for pair in objects_in(target._other(done.commit), one)], target)
+            if delete_source:
+                gone = self._held(ranges, f"{job} at the source", owner, timeout_s, "fail", f"Moved to {target.place}")
+                gone.instead_of = (shared.id,)
+                self._replace(gone, job, ranges, [], [], progress, None)
+        finally:
+            source.locks.end([shared.id])
+        return done
+
+    @logged("export range")
+    def export(
+        self,
+        what: Ranges,
+        folder: str | Path,
+        *,
+        job: str,
+        owner: str,
+        timeout_s: float = 0.0,
+        on_dirty: OnDirty = "fail",
+        progress: Progress = nobody,
+    ) -> RangeResult:
+        """Copy ranges into a folder of plain files, as they are at one instant, with nobody changing them meanwhile.
+
+        Raises:
+            UsageError: the folder holds something else than an export by this job.
+        """
+        ranges = as_ranges(what)
+        check_job(job)
+        branch = self._branch
+        started = time.monotonic()
+        root = Path(folder)
+        mark = root / EXPORT_MARK
+        if root.exists() and any(root.iterdir()) and (not mark.exists() or mark.read_text() != job):
+            raise UsageError(
+                f"{str(root)!r} is not empty, and not of job {job!r}.", next="Export into a new folder, or as that job."
+            )
+        lock = branch.locks.take(ranges, owner=owner, mode="shared", timeout_s=timeout_s, on_dirty=on_dirty)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            mark.write_text(job)
+            at = branch._other(branch.id)
+            copied = size = 0
+            with at.pin(why=f"export by {job}"):
+                found = [(path, entry) for one in ranges for path, entry in objects_in(at, one)]
+                for done, (path, entry) in enumerate(found):
+                    progress("exporting", done, len(found))
+                    place = _place(root, path)
+                    if place.exists() and place.stat().st_size == entry.size:
+                        continue  # files appear whole
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    at.download(path, place)
+                    copied, size = copied + 1, size + entry.size
+                wanted = {_place(root, path) for path, _ in found}
+                for left in [one for one in root.rglob("*") if one.is_file() and one != mark and one not in wanted]:
+                    left.unlink()  # of an earlier run, and not there any more
+            mark.unlink()
+        except OSError as error:
+            raise UsageError(
+                f"The folder {str(root)!r} cannot be written: {error.strerror}.",
+                safe="The lake is as it was; the folder holds a part.",
+                next="Make room, then repeat the job: it goes on where it was.",
+            ) from error
+        finally:
+            branch.locks.end([lock.id])
+        took = time.monotonic() - started
+        kept = len(found) - copied
+        return RangeResult(
+            job=job, commit=at.id, objects=len(found), copied=copied, bytes=size, kept=kept, seconds=took
+        )
+
+    # --- what they share ----------------------------------------------------------------------------------------------
+
+    def _held(
+        self, ranges: tuple[Range, ...], job: str, owner: str, timeout_s: float, on_dirty: OnDirty, message: str
+    ) -> Held:
+        held: Held = self._branch.lock(
+            ranges,
+            owner=owner,
+            timeout_s=timeout_s,
+            on_dirty=on_dirty,
+            message=message,
+            writer=f"range job {check_job(job)}",
+            token=job,
+        )
+        return held
+
+    def _replace(
+        self,
+        held: Held,
+        job: str,
+        ranges: Sequence[Range],
+        tasks: Sequence[CopyTask],
+        links: Sequence[tuple[str, Entry]],
+        progress: Progress,
+        spark: SparkSession | None,
+    ) -> RangeResult:
+        """Make ranges hold copies of some objects and links to others, and nothing else."""
+        started = time.monotonic()
+        checkpoints = Checkpoints(held)
+        with checkpoints.resumed_or_begun():
+            if held.is_repeat:
+                return RangeResult(job=job, commit=CommitId(held.result.commit), is_repeat=True)
+            there = {path for path, _ in checkpoints.copied()}
+            left = [task for task in tasks if task.path not in there]
+            size = 0
+            done = len(there)
+            for some in _batches(left):
+                progress("copying", done, len(tasks))
+                entries = list(_copy(held, some, spark))
+                held.adopt(entries)
+                checkpoints.write(entries)
+                size += sum(entry.size for _, entry in entries)
+                done += len(entries)
+            announce_links(held._core.stores, [entry.physical_address for _, entry in links])
+            held.adopt(links)
+            gone = self._delete_others(held, ranges, {task.path for task in tasks} | {path for path, _ in links})
+            progress("publishing", len(tasks), len(tasks))
+        return RangeResult(
+            job=job,
+            commit=CommitId(held.result.commit),
+            objects=len(tasks) + len(links),
+            copied=len(left),
+            bytes=size,
+            kept=len(there) + len(links),
+            deleted=gone,
+            seconds=time.monotonic() - started,
+        )
+
+    def _delete_others(self, held: Held, ranges: Sequence[Range], wanted: set[str]) -> int:
+        tombstone = encode_staged(TOMBSTONE)
+        gone = {
+            path.encode(): tombstone
+            for one in ranges
+            for path, _ in objects_in(held._beneath, one)
+            if path not in wanted
+        }
+        held._add(gone)
+        return len(gone)
+
+
+def check_job(job: str) -> str:
+    if not isinstance(job, str) or not _JOB.fullmatch(job):
+        raise InvalidName(
+            f"{job!r} is not the name of a job.",
+            next="Use 1 to 80 letters, digits, spaces and . _ : @ / + -.",
+        )
+    return job
+
+
+def _copy(held: Held, tasks: Sequence[CopyTask], spark: SparkSession | None) -> Iterator[tuple[str, Entry]]:
+    copier: Copier = copy_here
+    if spark is not None:
+        from importlib import import_module
+
+        copier = import_module("strandline.spark.copying").copier(spark)
+    keyed = [msgspec.structs.replace(task, target_key=held._new_key(task.path)) for task in tasks]
+    by_path = {task.path: task for task in keyed}
+    now = held._core.stores.clock.now_us()
+    for copied in copier(held._core.resolver.namespace, keyed):
+        task = by_path[copied.path]
+        yield copied.path, _entry(task, copied, now)
+
+
+def _entry(task: CopyTask, copied: Copied, now: int) -> Entry:
+    return Entry(task.target_key, copied.size, copied.checksum, now, task.content_type, task.user_metadata)
+
+
+def _tasks(ref: Ref, found: Iterable[tuple[str, Entry]]) -> list[CopyTask]:
+    tasks = []
+    for path, entry in found:
+        store, key = ref._core.resolver.resolve(entry.physical_address)
+        tasks.append(
+            CopyTask(path, store.url, key, "", entry.size, entry.checksum, entry.content_type, entry.user_metadata)
+        )
+    return tasks
+
+
+def _batches(tasks: Sequence[CopyTask]) -> Iterator[Sequence[CopyTask]]:
+    return (tasks[at : at + CHECKPOINT_OBJECTS] for at in range(0, len(tasks), CHECKPOINT_OBJECTS))
+
+
+def _refuse_outside(ranges: Sequence[Range], path: str) -> None:
+    if not any(one.has(path) for one in ranges):
+        raise UsageError(
+            f"{path!r} would lie outside {told(ranges)}, which is what is locked.",
+            next="Name a range that has all files, or put them behind another destination.",
+        )
+
+
+def _compare(source: list[tuple[str, Entry]], target: list[tuple[str, Entry]], branch: Branch) -> None:
+    """Raise unless two listings have the same objects."""
+
+    def identities(found: list[tuple[str, Entry]]) -> Mapping[str, tuple[object, ...]]:
+        return {path: (entry.size, entry.content_type, entry.user_metadata) for path, entry in found}
+
+    if identities(source) != identities(target):
+        raise Corrupted(
+            f"{len(target):,} objects on {branch.place} are not the {len(source):,} that were copied.",
+            safe="The source is as it was.",
+            next="Look at what changed the target, then repeat the job under another name.",
+        )
+
+
+def _place(root: Path, path: str) -> Path:
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        raise UsageError(f"{path!r} cannot be a file: it has empty, '.' or '..' parts.", next="Export another range.")
+    return root / path

@@ -1,0 +1,159 @@
+"""A lock on all branches of a repository, present and future ("locked database")."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from msgspec.structs import replace
+
+from strandline.branch.cell import update
+from strandline.branch.lock_rules import Request, inherit
+from strandline.branch.locking import Change, OnDirty, acquire, end_locks
+from strandline.branch.ranges import ALL
+from strandline.branch.record import Branch as BranchRecord
+from strandline.branch.record import Lock, LockMode
+from strandline.errors import LockRejected, RefNotFound, StrandlineError
+from strandline.ids import new_id
+from strandline.operations import logged
+from strandline.repository.branches import BEING_MADE, list_names, repository_record
+from strandline.repository.lock_owners import demand_owner, swap_record
+from strandline.repository.locks import check_mode
+from strandline.repository.record import RepositoryRecord
+
+if TYPE_CHECKING:
+    from strandline.repository.repository import Repository
+
+
+class RepositoryLock:
+    """Nobody changes any branch, but transactions that name this lock: `branch.transaction(…, locks=lock.id)`.
+
+    Locks on ranges keep their records and rest; only who names this lock can take or release any. Branches that are
+    made meanwhile are under it from the beginning. Used with `with`, it is released at the end of the block.
+    """
+
+    def __init__(self, repository: Repository, owner: str, mode: LockMode, timeout_s: float, on_dirty: OnDirty) -> None:
+        check_mode(mode, on_dirty)
+        self._repository = repository
+        self._core = repository._core
+        self._owner = owner
+        self._mode: LockMode = mode
+        self._timeout_s = timeout_s
+        self._on_dirty: OnDirty = on_dirty
+        self.id = new_id()
+
+    @property
+    def place(self) -> str:
+        return self._core.name
+
+    @logged("lock repository")
+    def take(self) -> Self:
+        """Take it: first for all branches to come, then branch by branch.
+
+        Invariant: the repository says so before the branches are listed. A branch that is made meanwhile is locked until
+        it has read what the repository says. If it read that before, it is listed here, and this lock takes the place
+        of that one before it ends.
+
+        Raises:
+            LockRejected: somebody else holds one, of the repository or of a whole branch. Nothing stays locked.
+        """
+        owner = demand_owner(self._core, self._owner)
+        lock = Lock(
+            id=self.id,
+            owner=owner.name,
+            description=owner.description,
+            mode=self._mode,
+            state="pending",
+            ranges=(ALL,),
+            taken_at=self._core.stores.clock.now_us(),
+        )
+
+        def flag(record: RepositoryRecord) -> RepositoryRecord:
+            held = record.lock
+            if held is not None:
+                raise LockRejected(
+                    f"Repository {record.name!r} is locked by {held.owner!r} ({held.description}), lock {held.id}.",
+                    next="Wait until it is released.",
+                )
+            return replace(record, lock=lock)
+
+        swap_record(self._core, flag)
+        try:
+            while left := self._free():
+                for name in left:
+                    with suppress(RefNotFound):  # deleted meanwhile
+                        self._take_branch(name, lock)
+            demand_owner(self._core, self._owner)
+            swap_record(self._core, lambda record: replace(record, lock=replace(lock, state="held")))
+        except BaseException:
+            with suppress(StrandlineError):
+                self.release()
+            raise
+        return self
+
+    def _branches(self) -> list[tuple[str, BranchRecord]]:
+        listed = list_names(self._core, "branch")
+        return [(name, record) for name, record in listed if isinstance(record, BranchRecord)]
+
+    def _free(self) -> list[str]:
+        """The branches that are not under the lock yet."""
+        return [
+            name
+            for name, record in self._branches()
+            if record.whole is None or record.whole.id != self.id or record.whole.state != "held"
+        ]
+
+    def _take_branch(self, name: str, lock: Lock) -> None:
+        def take_over(record: BranchRecord) -> BranchRecord:
+            is_new = record.whole is not None and record.whole.id.startswith(BEING_MADE)
+            return inherit(record, lock) if is_new else record
+
+        cell = self._core.cell(name)
+        seen = cell.read().branch
+        if take_over(seen) != seen:
+            update(cell, seen.branch_id, take_over)
+            return
+        request = Request(
+            id=self.id,
+            owner=self._owner,
+            description=lock.description,
+            mode=self._mode,
+            ranges=(ALL,),
+            is_whole=True,
+        )
+        branch = self._repository.branch(name)
+        change = Change([request], on_dirty=self._on_dirty, commit=branch.locks._commit)
+        acquire(branch._cell, self._core.commits, branch.branch_id, change, self._timeout_s)
+
+    @logged("release repository")
+    def release(self) -> None:
+        """End it: first for branches to come. Again is fine."""
+        release_repository(self._repository, self.id)
+
+    def __enter__(self) -> Self:
+        return self.take()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def release_repository(repository: Repository, id: str | None = None) -> bool:
+    """End the lock of a repository, if it is this one; None ends any. Whether there was one."""
+    core = repository._core
+    held = repository_record(core)[1].lock
+    wanted = id if id is not None else None if held is None else held.id
+    if wanted is None:
+        return False
+
+    def unflag(record: RepositoryRecord) -> RepositoryRecord:
+        return replace(record, lock=None) if record.lock is not None and record.lock.id == wanted else record
+
+    swap_record(core, unflag)
+    for name, record in list_names(core, "branch"):
+        if isinstance(record, BranchRecord) and record.whole is not None and record.whole.id == wanted:
+            with suppress(RefNotFound):
+                end_locks(core.cell(name), record.branch_id, [wanted])
+    return held is not None and held.id == wanted

@@ -1,0 +1,73 @@
+"""Copying bytes by Spark's executors: they get the addresses of the stores, and find credentials where they run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from strandline.blob import BlobStore, open_store
+from strandline.errors import StorageError, StrandlineError
+from strandline.repository.copying import Copied, Copier, CopyTask, copy_one
+from strandline.spark.session import described, reason_of
+
+SCHEMA = "path STRING, size LONG, checksum STRING, error STRING"
+
+
+def copier(spark: SparkSession) -> Copier:
+    """Copies objects in tasks of a Spark job."""
+
+    def copy(target: BlobStore, tasks: Sequence[CopyTask]) -> Iterator[Copied]:
+        if not tasks:
+            return iter(())
+        fields = CopyTask.__struct_fields__
+        columns = {name: pa.array([getattr(task, name) for task in tasks], _type(name)) for name in fields}
+        rows = spark.createDataFrame(pa.table(columns)).repartition(min(len(tasks), _parallelism(spark)))
+        try:
+            with described(spark, f"strandline: copy {len(tasks)} objects"):
+                done = rows.mapInArrow(_copies(target.url), SCHEMA).toArrow().to_pylist()
+        except Exception as error:
+            raise StorageError(
+                f"Spark could not copy the objects: {reason_of(error)}.",
+                safe="Nothing of it is visible.",
+                next="Look at Spark's logs, then repeat the job: it goes on where it was.",
+            ) from error
+        for row in done:
+            if row["error"]:
+                raise StorageError(row["error"], safe="Nothing of it is visible.", next="Repeat the job.")
+        return iter([Copied(row["path"], row["size"], row["checksum"]) for row in done])
+
+    return copy
+
+
+def _copies(target_url: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        target = open_store(target_url)
+        stores: dict[str, BlobStore] = {}
+        for batch in batches:
+            found = []
+            for row in batch.to_pylist():
+                task = CopyTask(**row)
+                source = stores.setdefault(task.source_url, open_store(task.source_url))
+                try:
+                    found.append({**msgspec.structs.asdict(copy_one(source, target, task)), "error": None})
+                except StrandlineError as error:
+                    found.append({"path": task.path, "size": 0, "checksum": "", "error": str(error)})
+            yield pa.RecordBatch.from_pylist(
+                found,
+                pa.schema(
+                    [("path", pa.string()), ("size", pa.int64()), ("checksum", pa.string()), ("error", pa.string())]
+                ),
+            )
+
+    return run
+
+
+def _type(name: str) -> pa.DataType:
+    return pa.int64() if name == "size" else pa.string()
+
+
+def _parallelism(spark: SparkSession) -> int:
+    return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
