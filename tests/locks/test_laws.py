@@ -477,6 +477,27 @@ def test_r13_a_lock_tells_who_and_why_and_may_be_waited_for(
     assert sum(slept) < 2
 
 
+def test_r13_a_job_waits_for_a_lock_and_then_fails_with_it(
+    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = first.main.locks.take("b/", owner="ops")
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        if sum(slept) > 5:
+            first.main.locks.end([lock.id])
+
+    monkeypatch.setattr(clock, "sleep", sleep)
+    with pytest.raises(RangeLocked, match="repairs"), second.main.transaction("t", lock_patience_s=1) as tx:
+        tx.put("b/1", b"x")
+    assert 1 <= sum(slept) < 1.3
+    assert max(slept) <= 0.25
+    with second.main.transaction("t") as tx:
+        tx.put("b/1", b"waited")
+    assert shown(first)["b/1"] == b"waited"
+
+
 # --- how it is kept -------------------------------------------------------------------------------------
 
 
@@ -617,9 +638,8 @@ def test_r17_a_branch_that_is_made_while_the_repository_is_locked(first: Driver,
             left -= 1
             if left == -1:
                 lock.take()  # noqa: B023 - called within this turn
-                names = [found.name for found in first.repo.branches()]
-                if f"new{point}" in names:  # noqa: B023
-                    refused(RangeLocked, lambda: first.repo.branch(f"new{point}").put("x", b"x"))  # noqa: B023
+            if left <= -1 and f"new{point}" in [found.name for found in first.repo.branches()]:  # noqa: B023
+                refused(RangeLocked, lambda: first.repo.branch(f"new{point}").put("x", b"x"))  # noqa: B023
             return Outcome.DONE
 
         second.next = plan

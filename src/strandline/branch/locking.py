@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Literal, TypeVar
 
 from strandline.branch import lock_rules
 from strandline.branch.attempts import Attempts, backoff_s
@@ -23,11 +23,13 @@ from strandline.branch.ranges import Range
 from strandline.branch.record import Branch, LayersMoved, Lock
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
+from strandline.clock import Clock
 from strandline.errors import (
     LockRateExceeded,
     LockRejected,
     LockTimeout,
     OutcomeUnknown,
+    RangeLocked,
     StrandlineError,
     UncommittedChanges,
     some_paths,
@@ -46,6 +48,9 @@ SAY_SO_S = 5.0
 """How often those who wait give one: each is a swap of the record."""
 Pairs = Sequence[tuple[bytes, bytes]]
 """Staged pairs, each path once."""
+LOCK_PATIENCE_S = 10.0
+"""How long jobs that have computed something wait for locks of others by default."""
+Result = TypeVar("Result")
 POLL_MIN_S = 0.001
 POLL_MAX_S = 0.25
 DIRTY_PATHS_MAX = 1_000
@@ -299,6 +304,25 @@ class _Patience:
             withdraw(self._cell, self._branch_id, [id for id, _ in silent])
             update(self._cell, self._branch_id, lambda branch: lock_rules.without_waiting(branch, silent))
         return seconds
+
+
+def waiting_for_locks(clock: Clock, seconds: float, act: Callable[[], Result]) -> Result:
+    """Repeat what meets locks of others, for so long, with growing pauses; then it fails with what it met.
+
+    For jobs that have computed something: a lock costs them time, and never a part of their data.
+    """
+    slept = 0.0
+    polls = 0
+    while True:
+        try:
+            return act()
+        except RangeLocked:
+            if slept >= seconds:
+                raise
+        pause = min(seconds - slept, POLL_MAX_S, backoff_s(polls) + POLL_MIN_S)
+        clock.sleep(pause)
+        slept += pause
+        polls += 1
 
 
 # --- who meets a lock after having written ----------------------------------------------------------------------------

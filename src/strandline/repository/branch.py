@@ -21,7 +21,7 @@ from strandline.branch.compaction import Compaction, compact
 from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
 from strandline.branch.lock_rules import quarantined, refuse_locked_keys, refuse_quarantined
-from strandline.branch.locking import OnDirty
+from strandline.branch.locking import LOCK_PATIENCE_S, OnDirty
 from strandline.branch.ranges import Range, as_ranges, single
 from strandline.branch.record import COOL_DOWN_S, LockMode, refuse_blocked
 from strandline.branch.record import Branch as BranchRecord
@@ -581,6 +581,7 @@ class Branch(Writable):
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
         locks: Collection[str] = (),
+        lock_patience_s: float = LOCK_PATIENCE_S,
     ) -> Transaction:
         """A fenced transaction: all of it becomes visible in one commit, or nothing. Use it with `with`, or `begin()`.
 
@@ -596,6 +597,7 @@ class Branch(Writable):
             position: how far the job has consumed its source; may be set later, or given to `commit`.
             max_uncommitted_bytes: publish, and go on in a new transaction, whenever so much has come together.
             locks: ids of locks that are held: what they cover may be changed. They stay.
+            lock_patience_s: how long `commit` waits for locks of others before it fails with `RangeLocked`.
         """
         return Transaction(
             self,
@@ -610,6 +612,7 @@ class Branch(Writable):
             metadata=metadata,
             committer=committer,
             locks=(locks,) if isinstance(locks, str) else locks,
+            lock_patience_s=lock_patience_s,
         )
 
     def lock(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ import msgspec
 from strandline.blob import open_store
 from strandline.branch.locking import OnDirty
 from strandline.branch.ranges import Range, as_ranges, told
-from strandline.errors import Corrupted, InvalidName, NotFound, UsageError
+from strandline.errors import Corrupted, InvalidName, NotFound, StrandlineError, UsageError
 from strandline.ids import CommitId, check_path
 from strandline.operations import logged
 from strandline.repository.checkpoints import Checkpoints
@@ -35,8 +36,10 @@ if TYPE_CHECKING:
 
     from strandline.repository.branch import Branch
 
-CHECKPOINT_OBJECTS = 64
+CHECKPOINT_OBJECTS = 32
 """How many objects are copied between two checkpoints: a run that dies has at most so many to copy again."""
+SPARK_OBJECTS = 4_096
+"""The same where Spark copies: each batch is a job."""
 _JOB = re.compile(r"[A-Za-z0-9 ._:@/+-]{1,80}", re.ASCII)
 EXPORT_MARK = ".strandline-export"
 
@@ -182,19 +185,18 @@ class RangeJobs:
                 "Source and target are of one repository, where objects are renamed or merged without copying bytes.",
                 next="Use target.ranges.restore(what, source), then delete at the source.",
             )
-        shared = source.locks.take(ranges, owner=owner, mode="shared", timeout_s=timeout_s, on_dirty=on_dirty)
-        try:
+        with self._shared(ranges, owner, timeout_s, on_dirty) as lock_id:
             text = f"Move {told(ranges)} from {source.place}"
             held = target.ranges._held(ranges, job, owner, timeout_s, on_dirty, text)
             found = [pair for one in ranges for pair in objects_in(source._other(source.id), one)]
             done = target.ranges._replace(held, job, ranges, _tasks(source, found), [], progress, spark)
+            if done.is_repeat and not found:
+                return done  # an earlier run has come to its end
             _compare(found, [pair for one in ranges for pair in objects_in(target._other(done.commit), one)], target)
             if delete_source:
                 gone = self._held(ranges, f"{job} at the source", owner, timeout_s, "fail", f"Moved to {target.place}")
-                gone.instead_of = (shared.id,)
+                gone.instead_of = (lock_id,)
                 self._replace(gone, job, ranges, [], [], progress, None)
-        finally:
-            source.locks.end([shared.id])
         return done
 
     @logged("export range")
@@ -224,34 +226,21 @@ class RangeJobs:
             raise UsageError(
                 f"{str(root)!r} is not empty, and not of job {job!r}.", next="Export into a new folder, or as that job."
             )
-        lock = branch.locks.take(ranges, owner=owner, mode="shared", timeout_s=timeout_s, on_dirty=on_dirty)
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            mark.write_text(job)
-            at = branch._other(branch.id)
-            copied = size = 0
-            with at.pin(why=f"export by {job}"):
-                found = [(path, entry) for one in ranges for path, entry in objects_in(at, one)]
-                for done, (path, entry) in enumerate(found):
-                    progress("exporting", done, len(found))
-                    place = _place(root, path)
-                    if place.exists() and place.stat().st_size == entry.size:
-                        continue  # files appear whole
-                    place.parent.mkdir(parents=True, exist_ok=True)
-                    at.download(path, place)
-                    copied, size = copied + 1, size + entry.size
-                wanted = {_place(root, path) for path, _ in found}
-                for left in [one for one in root.rglob("*") if one.is_file() and one != mark and one not in wanted]:
-                    left.unlink()  # of an earlier run, and not there any more
-            mark.unlink()
+            with self._shared(ranges, owner, timeout_s, on_dirty):
+                root.mkdir(parents=True, exist_ok=True)
+                mark.write_text(job)
+                at = branch._other(branch.id)
+                with at.pin(why=f"export by {job}"):
+                    found = [pair for one in ranges for pair in objects_in(at, one)]
+                    copied, size = _copy_out(at, found, root, mark, progress)
+                mark.unlink()
         except OSError as error:
             raise UsageError(
                 f"The folder {str(root)!r} cannot be written: {error.strerror}.",
                 safe="The lake is as it was; the folder holds a part.",
                 next="Make room, then repeat the job: it goes on where it was.",
             ) from error
-        finally:
-            branch.locks.end([lock.id])
         took = time.monotonic() - started
         kept = len(found) - copied
         return RangeResult(
@@ -259,6 +248,19 @@ class RangeJobs:
         )
 
     # --- what they share ----------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _shared(self, ranges: tuple[Range, ...], owner: str, timeout_s: float, on_dirty: OnDirty) -> Iterator[str]:
+        """A shared lock for the length of a block. Of a run that died, the next one finds it, and ends it."""
+        locks = self._branch.locks
+        lock = locks.take(ranges, owner=owner, mode="shared", timeout_s=timeout_s, on_dirty=on_dirty)
+        try:
+            yield lock.id
+        except BaseException:
+            with suppress(StrandlineError):
+                locks.end([lock.id])
+            raise
+        locks.end([lock.id])
 
     def _held(
         self, ranges: tuple[Range, ...], job: str, owner: str, timeout_s: float, on_dirty: OnDirty, message: str
@@ -294,7 +296,7 @@ class RangeJobs:
             left = [task for task in tasks if task.path not in there]
             size = 0
             done = len(there)
-            for some in _batches(left):
+            for some in _batches(left, CHECKPOINT_OBJECTS if spark is None else SPARK_OBJECTS):
                 progress("copying", done, len(tasks))
                 entries = list(_copy(held, some, spark))
                 held.adopt(entries)
@@ -351,6 +353,25 @@ def _copy(held: Held, tasks: Sequence[CopyTask], spark: SparkSession | None) -> 
         yield copied.path, _entry(task, copied, now)
 
 
+def _copy_out(
+    at: Ref, found: Sequence[tuple[str, Entry]], root: Path, mark: Path, progress: Progress
+) -> tuple[int, int]:
+    """Make a folder hold some objects and nothing else; returns how many were copied, and their bytes."""
+    copied = size = 0
+    for done, (path, entry) in enumerate(found):
+        progress("exporting", done, len(found))
+        place = _place(root, path)
+        if place.exists() and place.stat().st_size == entry.size:
+            continue  # files appear whole, and nobody changes them: an earlier run has copied it
+        place.parent.mkdir(parents=True, exist_ok=True)
+        at.download(path, place)
+        copied, size = copied + 1, size + entry.size
+    wanted = {_place(root, path) for path, _ in found}
+    for left in [one for one in root.rglob("*") if one.is_file() and one != mark and one not in wanted]:
+        left.unlink()  # of an earlier run, and not there any more
+    return copied, size
+
+
 def _entry(task: CopyTask, copied: Copied, now: int) -> Entry:
     return Entry(task.target_key, copied.size, copied.checksum, now, task.content_type, task.user_metadata)
 
@@ -365,8 +386,8 @@ def _tasks(ref: Ref, found: Iterable[tuple[str, Entry]]) -> list[CopyTask]:
     return tasks
 
 
-def _batches(tasks: Sequence[CopyTask]) -> Iterator[Sequence[CopyTask]]:
-    return (tasks[at : at + CHECKPOINT_OBJECTS] for at in range(0, len(tasks), CHECKPOINT_OBJECTS))
+def _batches(tasks: Sequence[CopyTask], count: int) -> Iterator[Sequence[CopyTask]]:
+    return (tasks[at : at + count] for at in range(0, len(tasks), count))
 
 
 def _refuse_outside(ranges: Sequence[Range], path: str) -> None:

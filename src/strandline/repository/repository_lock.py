@@ -51,9 +51,9 @@ class RepositoryLock:
     def take(self) -> Self:
         """Take it: first for all branches to come, then branch by branch.
 
-        Invariant: the repository says so before the branches are listed. A branch that is made meanwhile is locked until
-        it has read what the repository says. If it read that before, it is listed here, and this lock takes the place
-        of that one before it ends.
+        Invariant: the repository says so before the branches are listed. A branch that is made meanwhile is locked
+        until it has read what the repository says. If it read that before, it is listed here, and this lock takes the
+        place of that one before it ends.
 
         Raises:
             LockRejected: somebody else holds one, of the repository or of a whole branch. Nothing stays locked.

@@ -15,6 +15,7 @@ import msgspec
 from strandline.branch import transactions, writers
 from strandline.branch.commits import Commit, make_commit
 from strandline.branch.heads import NewHead
+from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
 from strandline.branch.transactions import Publication, Repeat, Who
 from strandline.errors import (
     Conflict,
@@ -111,6 +112,7 @@ class Transaction(Overlay):
         metadata: Mapping[str, str] | None,
         committer: str | None,
         locks: Collection[str] = (),
+        lock_patience_s: float = LOCK_PATIENCE_S,
     ) -> None:
         head = branch._target.commit
         target = Target("commit", head, branch.name, branch.branch_id)
@@ -139,6 +141,7 @@ class Transaction(Overlay):
         self.position = position
         self.results: list[TransactionResult] = []
         self._locks = tuple(locks)
+        self._lock_patience_s = lock_patience_s
         self._ends: tuple[str, ...] = ()
         self._begin_anew()
 
@@ -332,6 +335,7 @@ class Transaction(Overlay):
             Fenced: another transaction of this writer was begun. Nothing was published; stop the job.
             Conflict: what this transaction overwrites, or expects unchanged, was changed by others since it began.
             UncommittedChanges: others have staged changes in the ranges that it overwrites.
+            RangeLocked: somebody else went on to hold a lock on what it changes. Call commit again later.
             StoreUnavailable: nothing was published, or it says that this is unknown; call commit again.
         """
         with self._lock:
@@ -356,7 +360,11 @@ class Transaction(Overlay):
                 ends=self._ends,
             )
             try:
-                commit = transactions.publish(self._cell, self._core.commits, self.branch_id, publication)
+                commit = waiting_for_locks(
+                    self._core.stores.clock,
+                    self._lock_patience_s,
+                    lambda: transactions.publish(self._cell, self._core.commits, self.branch_id, publication),
+                )
             except (Conflict, NotAllowed, RangeLocked):
                 self._drop_manifest(digest)
                 raise

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from strandline.blob import BlobInfo, BlobNotFound
+from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
 from strandline.errors import Conflict, StorageError, StrandlineError, UsageError
 from strandline.repository.parallel import in_parallel
 from strandline.repository.results import as_info
@@ -143,7 +144,9 @@ def _write(
         taken = [table.prefix + relative for relative in replaced.taken]
         overwrite = Overwrite(below=table.prefix, keep=is_kept, present=taken, if_changed=if_changed)
     expect = {table.record_path: None if held_info is None else held_info.checksum}
-    changes = branch.stage_atomically(entries, overwrite, expect)
+    changes = waiting_for_locks(
+        core.stores.clock, LOCK_PATIENCE_S, lambda: branch.stage_atomically(entries, overwrite, expect)
+    )
     counted = [statistics.get(file.info.physical_address) for file in files]
     rows_written = None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
     size_bytes = sum(file.info.size for file in files)

@@ -510,7 +510,8 @@ class Oracle:
             new = [lock for lock in after.locks if lock.id not in {one.id for one in before.locks}]
             for lock in new:
                 for at, one in enumerate(before.waiting):
-                    if one.id != lock.id and overlap(one.ranges, lock.ranges):
+                    agree = one.mode == lock.mode == "shared"
+                    if one.id != lock.id and not agree and overlap(one.ranges, lock.ranges):
                         left[one.id] = left.get(one.id, at) - 1
                         if left[one.id] < 0:
                             yield Broken("who waits for a lock gets its turn", f"{one} at {change.step}: {lock}")
