@@ -57,6 +57,14 @@ def test_the_page_on_transactions_runs(tmp_path: Path, monkeypatch: pytest.Monke
     assert found["done"] is not None
 
 
+def test_the_page_on_locks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A corrupt partition of the flights is repaired while everyone else keeps working."""
+    monkeypatch.chdir(tmp_path)
+    found = run_blocks("locks.md")
+    assert found["done"] is not None
+    assert (tmp_path / "plain" / "tables" / "flights" / "month=1" / "REPAIRED").exists() is False
+
+
 def test_the_site_is_built(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=240)

@@ -47,7 +47,9 @@ def test_no_schedule_breaks_a_promise() -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("family", "seeds"), [("jobs", 1_000), ("garbage", 500), ("ranges", 300)])
+@pytest.mark.parametrize(
+    ("family", "seeds"), [("jobs", 800), ("garbage", 400), ("ranges", 200), ("locks", 1_200), ("queues", 200)]
+)
 def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, seeds: int) -> None:
     broken: list[tuple[int, str]] = []
     reached: Counter[str] = Counter()
@@ -63,6 +65,17 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, s
             "refusal: Fenced",
             "refusal: Conflict",
         ),
+        "locks": (
+            "transition: lock pending",
+            "transition: lock held",
+            "transition: lock ended",
+            "transition: publish",
+            "refusal: RangeLocked",
+            "refusal: LockRejected",
+            "refusal: LockTimeout",
+            "refusal: LockLost",
+        ),
+        "queues": ("transition: waiting for a lock", "transition: lock held"),
         "ranges": ("operation: collect", "transition: commit"),
         "garbage": ("operation: collect garbage", "operation: copy across", "refusal: CommitExpired", "fault: dies"),
     }[family]
