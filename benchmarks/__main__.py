@@ -28,6 +28,7 @@ NAMES = (
     "tables",
     "transactions",
     "garbage",
+    "locks",
 )
 HERE = Path(__file__).parent
 

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from strandline.repository.history import Log
     from strandline.repository.importing import Imported
     from strandline.repository.listing import Listing
+    from strandline.repository.locks import Take
     from strandline.repository.ref import Ref
     from strandline.repository.repository import Repository
     from strandline.repository.results import CommonPrefix, ObjectInfo
@@ -90,6 +91,7 @@ _LAZY = {
     "ObjectInfo": "strandline.repository.results",
     "Ref": "strandline.repository.ref",
     "Repository": "strandline.repository.repository",
+    "Take": "strandline.repository.locks",
     "Table": "strandline.tables.table",
     "Transaction": "strandline.repository.transaction",
     "TransactionResult": "strandline.repository.transaction",
@@ -150,6 +152,7 @@ __all__ = [
     "StrandlineError",
     "Table",
     "TableNotFound",
+    "Take",
     "TooManyLocks",
     "Transaction",
     "TransactionClosed",

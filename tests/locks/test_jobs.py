@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from strandline.errors import (
+    Conflict,
     Corrupted,
     InvalidName,
     LockInvalid,
@@ -22,9 +23,10 @@ from strandline.errors import (
 from strandline.kv.memory import MemoryStore
 from strandline.repository import range_jobs
 from strandline.testing.clock import ManualClock
+from strandline.testing.faults import Outcome
 from tests.transactions.drivers import Driver
 
-FILES = 200
+FILES = 500
 
 
 @pytest.fixture(autouse=True)
@@ -265,12 +267,16 @@ def test_an_export_is_of_one_instant_and_gone_on_with(
     with pytest.raises(Dies):
         first.main.ranges.export("t/", folder, job="e1", owner="ops", progress=dies)
     assert [lock.mode for lock in second.main.locks] == ["shared"]
-    with pytest.raises(UsageError, match="not of job 'e2'"):
+    with pytest.raises(UsageError, match="by job 'e1'"):
         second.main.ranges.export("t/", folder, job="e2", owner="ops")
     (folder / "t" / "gone").write_bytes(b"of an earlier run")
     done = second.main.ranges.export("t/", folder, job="e1", owner="ops")
     assert (done.objects, done.copied, done.kept) == (2, 1, 1)
-    assert {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()} == {"t/1", "t/old"}
+    assert {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()} == {
+        "t/1",
+        "t/old",
+        range_jobs.EXPORT_MARK,
+    }
     assert (folder / "t" / "1").read_bytes() == b"before"
     assert not list(second.main.locks)
 
@@ -299,3 +305,107 @@ def test_bad_input_of_jobs_changes_nothing(first: Driver, source: Path, tmp_path
     first.main.reset()
     assert (shown(first), first.main.id) == before
     assert not list(first.main.locks)
+
+
+def fails_at(calls: int, driver: Driver) -> None:
+    """The store fails for good after so many swaps of a branch record."""
+    left = calls
+
+    def plan(call: str, partition: bytes, _key: bytes) -> Outcome:
+        nonlocal left
+        if call == "set_if" and b"/refs" in partition:
+            left -= 1
+        return Outcome.NOT_DONE if left < 0 else Outcome.DONE
+
+    driver.next = plan
+
+
+def test_a_move_that_is_repeated_deletes_nothing_that_it_has_not_copied(
+    first: Driver, second: Driver, far: Driver
+) -> None:
+    """The first run has published, and failed before it deleted; somebody changes the source, in the same size."""
+    for swaps in range(12):
+        fails_at(swaps, first)
+        with pytest.raises(StrandlineError):
+            first.main.ranges.move("t/", far.main, job="m1", owner="ops")
+        first.connect()
+        for lock in second.main.locks:
+            second.main.transactions.abort(lock.transaction or 0)
+        if shown(far):
+            break
+    assert shown(far) == {"t/old": b"old", "t/1": b"before"}
+    second.main.put("t/old", b"OLD")
+    second.main.commit("the same size")
+    with pytest.raises(Conflict, match="changed since job 'm1'"):
+        first.main.ranges.move("t/", far.main, job="m1", owner="ops")
+    assert shown(second)["t/old"] == b"OLD"
+    assert not list(second.main.locks)
+
+
+def test_a_job_whose_source_has_changed_begins_anew(
+    first: Driver, second: Driver, far: Driver, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first.main.put_many({f"t/{number:03d}": b"old" for number in range(80)})
+    first.main.commit("old")
+
+    def dies(_doing: str, done: int, _total: int) -> None:
+        if done >= 32:
+            far.cut_off()
+            raise Dies
+
+    with pytest.raises(Dies):
+        far.main.ranges.restore("t/", first.main, job="r", owner="ops", progress=dies)
+    far.connect()
+    first.main.put_many({f"t/{number:03d}": b"NEW" for number in range(1, 80)})
+    first.main.delete("t/000")
+    first.main.commit("new")
+    done = far.main.ranges.restore("t/", first.main, job="r", owner="ops")
+    assert (done.kept, done.copied) == (0, 81)
+    assert shown(far) == {path: body for path, body in shown(first).items() if path.startswith("t/")}
+    # files of a load that change or go
+    with monkeypatch.context() as patch, pytest.raises(Dies):
+        Calls(first, patch, dies_at=250)
+        first.main.ranges.load("t/", source, job="l", owner="ops", destination="t/")
+    first.connect()
+    (source / "m=1" / "000").unlink()
+    (source / "m=1" / "001").write_bytes(b"!")
+    done = second.main.ranges.load("t/", source, job="l", owner="ops", destination="t/")
+    assert done.kept == 0
+    found = shown(second)
+    assert "t/m=1/000" not in found
+    assert found["t/m=1/001"] == b"!"
+
+
+def test_an_export_of_another_commit_begins_anew(first: Driver, second: Driver, tmp_path: Path) -> None:
+    def dies(_doing: str, done: int, _total: int) -> None:
+        if done == 1:
+            raise Dies
+
+    with pytest.raises(Dies):
+        first.main.ranges.export("t/", tmp_path / "out", job="e", owner="ops", progress=dies)
+    second.main.put_many({"t/1": b"BEFORE", "t/old": b"OLD"})
+    second.main.commit("the same sizes")
+    second.main.ranges.export("t/", tmp_path / "out", job="e", owner="ops")
+    assert [(tmp_path / "out" / "t" / name).read_bytes() for name in ("1", "old")] == [b"BEFORE", b"OLD"]
+    assert second.main.ranges.export("t/", tmp_path / "out", job="e", owner="ops").is_repeat
+
+
+def test_two_jobs_of_one_owner_do_not_end_each_others_locks(
+    first: Driver, second: Driver, far: Driver, tmp_path: Path
+) -> None:
+    def exports(_doing: str, done: int, _total: int) -> None:
+        if not done and not (tmp_path / "out").exists():
+            second.main.ranges.export("t/", tmp_path / "out", job="e", owner="ops")
+        with pytest.raises(RangeLocked):
+            second.main.put("t/1", b"x")
+
+    first.main.ranges.move("t/", far.main, job="m", owner="ops", progress=exports)
+    assert shown(far) == {"t/old": b"old", "t/1": b"before"}
+
+
+def test_a_job_that_is_done_needs_its_source_no_more(first: Driver, source: Path) -> None:
+    done = first.main.ranges.load("t/", source, job="j", owner="ops", destination="t/")
+    for file in (source / "m=1").iterdir():
+        file.unlink()
+    again = first.main.ranges.load("t/", source, job="j", owner="ops", destination="t/")
+    assert (again.is_repeat, again.commit) == (True, done.commit)

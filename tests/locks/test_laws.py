@@ -223,9 +223,9 @@ def test_r04_names_and_ranges_are_compared_as_such(first: Driver) -> None:
     first.main.locks.take(("b/", "b/1"), owner="ops")
     refused(LockRejected, lambda: first.main.locks.release_range(("b/", "b/1"), "op"))
     first.main.locks.take(("b/1", "b/2"), owner="ops/b")
-    assert held(first) == [("'b/' to 'b/1'", "ops"), ("'b/1'", "ops/b")]
+    assert held(first) == [("'b/' to 'b/1'", "ops"), ("below 'b/1'", "ops/b")]
     assert first.main.locks.release_all("ops") == 1
-    assert held(first) == [("'b/1'", "ops/b")]
+    assert held(first) == [("below 'b/1'", "ops/b")]
 
 
 def test_r05_several_takes_and_releases_are_one_request(first: Driver, second: Driver) -> None:
@@ -233,13 +233,13 @@ def test_r05_several_takes_and_releases_are_one_request(first: Driver, second: D
 
     one = first.main.locks.take("a/", owner="ops")
     two, three = first.main.locks.change([Take("b/1", "ops"), Take("c/", "load")], release=[one.id])
-    assert held(second) == [("'b/1'", "ops"), ("'c/'", "load")]
+    assert held(second) == [("below 'b/1'", "ops"), ("'c/'", "load")]
     # all or none: one is taken already, one to be released is not there, one is dirty
     for take, release in (([Take("a/", "ops"), Take("c/1", "ops")], ()), ([Take("a/", "ops")], ("gone",))):
         refused(LockRejected, lambda take=take, release=release: first.main.locks.change(take, release))  # type: ignore[misc]
     first.main.put("a/1", b"dirty")
     refused(UncommittedChanges, lambda: first.main.locks.change([Take("d/", "ops"), Take("a/", "ops")], [two.id]))
-    assert held(second) == [("'b/1'", "ops"), ("'c/'", "load")]
+    assert held(second) == [("below 'b/1'", "ops"), ("'c/'", "load")]
     # what is released may be taken anew: nobody gets in between
     [wider] = first.main.locks.change([Take("b/", "ops")], [two.id])
     assert [lock.id for lock in first.main.locks] == [wider.id, three.id]
@@ -518,11 +518,11 @@ def test_r15_find_clips_and_release_all_ends_exactly_those_of_an_owner(first: Dr
     first.main.locks.take([("a", "b/2"), "d"], owner="ops")
     second.main.locks.take("b/2", owner="load")
     found = [(str(lock.ranges[0]), lock.owner) for lock in first.main.locks.find(("b", None))]
-    assert found == [("'b' to 'b/2'", "ops"), ("'b/2'", "load"), ("'d'", "ops")]
+    assert found == [("'b' to 'b/2'", "ops"), ("below 'b/2'", "load"), ("below 'd'", "ops")]
     assert [lock.owner for lock in first.main.locks.find("b/", owner="load")] == ["load"]
     assert first.main.locks.find("c/") == []
     assert second.main.locks.release_all("ops") == 1
-    assert held(first) == [("'b/2'", "load")]
+    assert held(first) == [("below 'b/2'", "load")]
     assert second.main.locks.release_all("ops") == 0
 
 
@@ -714,5 +714,5 @@ def test_a_pending_lock_of_a_dead_process_holds_nobody_up_for_ever(
     assert [lock.state for lock in second.main.locks] == ["pending"]
     monkeypatch.setattr(clock, "sleep", clock.advance_s)
     refused(RangeLocked, lambda: second.main.put("b/1", b"x"))
-    assert second.main.locks.take("b/", owner="load", timeout_s=60).state == "held"
+    assert second.main.locks.take("b/", owner="load", timeout_s=100).state == "held"
     assert held(first) == [("'b/'", "load")]

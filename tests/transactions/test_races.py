@@ -249,3 +249,32 @@ def test_g5_what_an_open_transaction_reads_stays(tmp_path: Path) -> None:
     assert lake.transaction.read("a") == b"1"
     lake.transaction.commit()
     lake.check()
+
+
+def test_g6_what_is_pinned_stays(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    old_commit(lake)
+    lake.age()
+    with lake.first.repo.ref(lake.notes["old"]).pin() as held:
+        for _ in range(3):
+            lake.collect()
+            lake.age()
+        assert held.read("a") == b"1"
+
+
+# --- what is staged ---------------------------------------------------------------------------------------------------
+
+
+def staged(lake: Lake) -> None:
+    lake.first.main.put("a", b"1")
+    lake.first.main.put("b", b"1")
+
+
+def fold(lake: Lake) -> None:
+    """What was staged is in a tree, and its entries are gone."""
+    lake.first.main.compact(force=True)
+    lake.first.repo.sweep(after_s=0, again_after_s=1e12)
+
+
+def test_g7_staged_changes_that_are_folded(tmp_path: Path) -> None:
+    race(tmp_path, staged, fold)

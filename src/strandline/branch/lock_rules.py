@@ -27,6 +27,9 @@ MAX_WAITING = 64
 CHANGES_PER_S = 10.0
 BURST = 100
 """So many takes at once, then `CHANGES_PER_S`: each seals, and makes everybody who writes read the record anew."""
+WAITING_IS_SILENT_S = 60.0
+"""Who waits says so every few seconds. Who has not for so long, by whatever clock, is not waited for: clocks that are
+wrong cost somebody a turn, and nothing else."""
 NOBODY: Collection[str] = ()
 
 
@@ -35,6 +38,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         is_whole: on the whole branch, whatever locks there are on ranges of it.
+        of_repository: part of a lock on a whole repository.
+        extends: it adds to a lock that has its id, and takes everything else from that.
     """
 
     id: str
@@ -45,6 +50,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     writer: str = ""
     transaction: int = 0
     is_whole: bool = False
+    of_repository: bool = False
+    extends: bool = False
 
 
 class Withdrawn(Exception):
@@ -169,26 +176,44 @@ def pend(
     own = {request.id for request in requests} | set(releases)
     if whole is not None and whole.id not in own and whole.id not in under:
         raise _locked_as_a_whole(whole, name)
+    requests = [_extended(request, kept, name) if request.extends else request for request in requests]
     for request in requests:
-        _refuse_overlap(branch, name, request, kept, whole, own)
-    pending = [_pending(request, now) for request in requests]
+        _refuse_overlap(branch, name, request, kept, whole, own, now)
+    pending = [_pending(request, branch.staging_token, now) for request in requests]
     wholes = [lock for lock, request in zip(pending, requests, strict=True) if request.is_whole]
     locks = (*kept, *(lock for lock, request in zip(pending, requests, strict=True) if not request.is_whole))
     if sum(len(lock.ranges) for lock in locks) > MAX_RANGES:
         raise TooManyLocks(
-            f"Branch {name!r} has locks on {sum(len(lock.ranges) for lock in kept)} ranges; {MAX_RANGES} are the most.",
+            f"Branch {name!r} would have {sum(len(lock.ranges) for lock in locks)} locked ranges; {MAX_RANGES} are the "
+            "most.",
             next="Release some, or lock a larger range that covers several.",
         )
     changed = replace(
         branch,
         locks=locks,
         whole=wholes[0] if wholes else whole,
-        waiting=tuple(one for one in branch.waiting if one.id not in own),
+        waiting=tuple(one for one in branch.waiting if one.id not in own and not _is_silent(one, now)),
     )
     return seal(_counted(changed, name, now), fresh)
 
 
-def _pending(request: Request, now: Microseconds) -> Lock:
+def _extended(request: Request, kept: Sequence[Lock], name: str) -> Request:
+    """A request for more of a lock, which is there on this very record: all but the ranges is that lock's."""
+    for lock in kept:
+        if lock.id == request.id and lock.state == "held":
+            same = (lock.owner, lock.description, lock.mode, lock.writer, lock.transaction)
+            owner, description, mode, writer, transaction = same
+            return msgspec.structs.replace(
+                request, owner=owner, description=description, mode=mode, writer=writer, transaction=transaction
+            )
+    raise _not_there(request.id, name)
+
+
+def _is_silent(one: Waiting, now: Microseconds) -> bool:
+    return abs(now - one.seen_at) > WAITING_IS_SILENT_S * 1e6
+
+
+def _pending(request: Request, sealed: StagingToken, now: Microseconds) -> Lock:
     return Lock(
         id=request.id,
         owner=request.owner,
@@ -197,13 +222,21 @@ def _pending(request: Request, now: Microseconds) -> Lock:
         state="pending",
         ranges=request.ranges,
         taken_at=now,
+        sealed=sealed,
         writer=request.writer,
         transaction=request.transaction,
+        of_repository=request.of_repository,
     )
 
 
 def _refuse_overlap(
-    branch: Branch, name: str, request: Request, kept: Sequence[Lock], whole: Lock | None, own: Collection[str]
+    branch: Branch,
+    name: str,
+    request: Request,
+    kept: Sequence[Lock],
+    whole: Lock | None,
+    own: Collection[str],
+    now: Microseconds,
 ) -> None:
     if request.is_whole:  # locks on ranges keep their records beside it
         blocking = [whole] if whole is not None and whole.id not in own else []
@@ -214,15 +247,18 @@ def _refuse_overlap(
         raise LockRejected(
             f"{told(request.ranges)} on branch {name!r} cannot be locked: {lock.owner!r} ({lock.description}) holds "
             f"{told(lock.ranges)}, lock {lock.id}.",
-            next="Wait for it: timeout_s=…. `strandline lock ls` shows all locks.",
+            next="Wait for it with timeout_s=… (--wait on the command line). `strandline lock ls` shows all locks.",
         )
+    mine = [range for lock in kept if lock.id in own for range in lock.ranges]
     for one in branch.waiting:
         if one.id in own:
             return
-        if _conflict(request, one.mode, one.ranges):
+        # who waits for what this caller holds cannot go first
+        if _conflict(request, one.mode, one.ranges) and not _is_silent(one, now) and not overlap(one.ranges, mine):
             raise LockRejected(
-                f"{told(request.ranges)} on branch {name!r} cannot be locked: somebody else has waited for it longer.",
-                next="Wait for it: timeout_s=….",
+                f"{told(request.ranges)} on branch {name!r} cannot be locked: {one.owner!r} has waited for "
+                f"{told(one.ranges)} longer.",
+                next="Wait for it with timeout_s=… (--wait on the command line).",
             )
 
 
@@ -273,20 +309,16 @@ def inherit(branch: Branch, whole: Lock) -> Branch:
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def wait_for(branch: Branch, name: str, request: Request) -> Branch:
-    """Stand in the queue, or say again that one does."""
-    beats = {one.id: one.beat for one in branch.waiting}
-    mine = Waiting(request.id, request.mode, request.ranges, beats.get(request.id, 0) + 1)
-    if request.id in beats:
-        return replace(branch, waiting=tuple(mine if one.id == mine.id else one for one in branch.waiting))
-    if len(branch.waiting) >= MAX_WAITING:
+def wait_for(branch: Branch, name: str, request: Request, now: Microseconds) -> Branch:
+    """Stand in the queue, or say again that one does; who has been silent for long leaves it."""
+    mine = Waiting(request.id, request.owner, request.mode, request.ranges, now)
+    queue = [mine if one.id == mine.id else one for one in branch.waiting]
+    if mine not in queue:
+        queue.append(mine)
+    queue = [one for one in queue if not _is_silent(one, now)]
+    if len(queue) > MAX_WAITING:
         raise TooManyLocks(f"{MAX_WAITING} callers wait for locks of branch {name!r} already.", next="Try again later.")
-    return replace(branch, waiting=(*branch.waiting, mine))
-
-
-def without_waiting(branch: Branch, gone: Collection[tuple[str, int]]) -> Branch:
-    """The record without those who were silent since a beat; who waits on has another one by now."""
-    return replace(branch, waiting=tuple(one for one in branch.waiting if (one.id, one.beat) not in gone))
+    return replace(branch, waiting=tuple(queue))
 
 
 def stop_waiting(branch: Branch, id: str) -> Branch:
@@ -323,6 +355,11 @@ def release(branch: Branch, name: str, ids: Collection[str], under: Collection[s
         if id not in there:
             raise _not_there(id, name)
     whole = branch.whole
+    if whole is not None and whole.of_repository and whole.id in ids:
+        raise LockRejected(
+            f"Lock {whole.id} on branch {name!r} is that of the whole repository.",
+            next="End it for all branches: repository.release_lock(), or `strandline lock release-all`.",
+        )
     if whole is not None and is_live(branch, whole) and whole.id not in ids and whole.id not in under:
         raise _locked_as_a_whole(whole, name)
     return without_locks(branch, ids)
@@ -345,7 +382,7 @@ def demand_held(branch: Branch, name: str, ids: Iterable[str]) -> None:
     missing = [id for id in ids if id not in held_ids]
     if missing:
         raise LockLost(
-            f"Lock {missing[0]} on branch {name!r} is not held any more: it was released from elsewhere.",
+            f"Lock {missing[0]} is not held on branch {name!r}: it has ended, or never was.",
             safe="Nothing that was to be changed under it is visible.",
             next="Look at `strandline lock ls`, then take the lock and begin again.",
         )

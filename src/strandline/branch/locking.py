@@ -42,8 +42,8 @@ from strandline.tree.store import Tree
 
 OnDirty = Literal["fail", "commit", "discard"]
 """What taking a lock does if the ranges hold uncommitted changes."""
-PATIENCE_S = 30.0
-"""How long a lock may be pending without a sign of life, or somebody in the queue, until its owner counts as dead."""
+PATIENCE_S = 60.0
+"""How long a lock may be pending until its taker counts as dead: longer than millions of staged entries are folded."""
 SAY_SO_S = 5.0
 """How often those who wait give one: each is a swap of the record."""
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -94,7 +94,6 @@ def change_locks(cell: BranchCell, commits: CommitLog, branch_id: BranchId, chan
         UncommittedChanges: a range holds uncommitted changes, and they are to be left alone.
         TooManyLocks, LockRateExceeded, RepositoryReadOnly, BranchGone, Contention, StoreUnavailable.
     """
-    stores = cell.stores
     if not change.requests:
         return update(
             cell,
@@ -102,26 +101,36 @@ def change_locks(cell: BranchCell, commits: CommitLog, branch_id: BranchId, chan
             lambda branch: lock_rules.release(branch, cell.name, change.releases, change.under),
         ).branch
     try:
-        seen = update(
-            cell,
-            branch_id,
-            lambda branch: lock_rules.pend(
-                branch,
-                cell.name,
-                change.requests,
-                change.releases,
-                StagingToken(new_id()),
-                stores.clock.now_us(),
-                change.under,
-            ),
-        )
-        return _fold_and_hold(cell, commits, branch_id, seen, change)
-    except (LockRejected, LockRateExceeded):
-        raise  # nothing is on record
-    except StrandlineError:
-        with suppress(StrandlineError):  # whoever finds it pending for long takes it off
-            withdraw(cell, branch_id, change.ids)
+        seen = _pended(cell, branch_id, change)
+    except OutcomeUnknown:
+        _withdraw_quietly(cell, branch_id, change)
         raise
+    try:
+        return _fold_and_hold(cell, commits, branch_id, seen, change)
+    except BaseException:
+        _withdraw_quietly(cell, branch_id, change)
+        raise
+
+
+def _withdraw_quietly(cell: BranchCell, branch_id: BranchId, change: Change) -> None:
+    with suppress(StrandlineError):  # whoever finds it pending for long takes it off
+        withdraw(cell, branch_id, change.ids)
+
+
+def _pended(cell: BranchCell, branch_id: BranchId, change: Change) -> Seen:
+    return update(
+        cell,
+        branch_id,
+        lambda branch: lock_rules.pend(
+            branch,
+            cell.name,
+            change.requests,
+            change.releases,
+            StagingToken(new_id()),
+            cell.stores.clock.now_us(),
+            change.under,
+        ),
+    )
 
 
 def _fold_and_hold(cell: BranchCell, commits: CommitLog, branch_id: BranchId, seen: Seen, change: Change) -> Branch:
@@ -256,7 +265,11 @@ def acquire(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: C
                         f"{error.what[:-1]}, and {timeout_s:g} seconds were not enough.", next=error.next
                     ) from error
             if patience.is_time_to_say_so():
-                update(cell, branch_id, lambda branch: lock_rules.wait_for(branch, cell.name, mine))
+                update(
+                    cell,
+                    branch_id,
+                    lambda branch: lock_rules.wait_for(branch, cell.name, mine, cell.stores.clock.now_us()),
+                )
             pause = min(timeout_s - slept, POLL_MAX_S, backoff_s(polls) + POLL_MIN_S)
             slept += patience.sleep(pause)
             polls += 1
@@ -268,10 +281,10 @@ def acquire(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: C
 
 
 class _Patience:
-    """Takes off the record whose owners must have died: locks that stay pending, and places in the queue.
+    """Takes locks off the record that stay pending, since whoever takes them must have died.
 
-    Time is what this process has slept, so that no clock that jumps takes anybody for dead. Nothing but fairness
-    depends on it: a pending lock that is taken off never becomes held.
+    Time is what this process has slept, so that no clock that jumps takes anybody for dead. If it was alive after all,
+    its lock never becomes held, and it is told so.
     """
 
     def __init__(self, cell: BranchCell, branch_id: BranchId) -> None:
@@ -279,7 +292,7 @@ class _Patience:
         self._branch_id = branch_id
         self._slept = 0.0
         self._said = -SAY_SO_S
-        self._since: dict[tuple[str, int], float] = {}
+        self._since: dict[str, float] = {}
 
     def is_time_to_say_so(self) -> bool:
         """Whether it is time for a sign of life of one's own."""
@@ -293,16 +306,11 @@ class _Patience:
         self._cell.stores.clock.sleep(seconds)
         self._slept += seconds
         branch = self._cell.read(self._branch_id).branch
-        # a lock that is pending shows life by what is folded for it, a place in the queue by its beat
-        signs = {
-            (lock.id, branch.content_epoch): True for lock in lock_rules.locks_of(branch) if lock.state == "pending"
-        }
-        signs |= {(one.id, one.beat): False for one in branch.waiting}
-        self._since = {sign: self._since.get(sign, self._slept) for sign in signs}
-        silent = [sign for sign, since in self._since.items() if self._slept - since > PATIENCE_S]
+        pending = [lock.id for lock in lock_rules.locks_of(branch) if lock.state == "pending"]
+        self._since = {id: self._since.get(id, self._slept) for id in pending}
+        silent = [id for id, since in self._since.items() if self._slept - since > PATIENCE_S]
         if silent:
-            withdraw(self._cell, self._branch_id, [id for id, _ in silent])
-            update(self._cell, self._branch_id, lambda branch: lock_rules.without_waiting(branch, silent))
+            withdraw(self._cell, self._branch_id, silent)
         return seconds
 
 
@@ -328,17 +336,21 @@ def waiting_for_locks(clock: Clock, seconds: float, act: Callable[[], Result]) -
 # --- who meets a lock after having written ----------------------------------------------------------------------------
 
 
-def what_is_left(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> Pairs:
+def what_is_left(cell: BranchCell, branch_id: BranchId, pairs: Pairs, token: StagingToken) -> Pairs:
     """Find out what became of a write whose token was sealed, and some of whose paths are locked now.
 
     While a lock is pending nobody knows yet. Once it is held, the commit that it began with says what its ranges
     hold: a write that is not there was too late, and is in a token that is on no record any more.
 
+    Args:
+        token: that it was written to.
+
     Returns:
         What no lock covers: it has to be written again.
 
     Raises:
-        RangeLocked: it was too late.
+        RangeLocked: it was too late, and is in no commit.
+        OutcomeUnknown: its token was sealed before the lock came, and others may have committed and replaced it since.
     """
     patience = _Patience(cell, branch_id)
     polls = 0
@@ -355,7 +367,14 @@ def what_is_left(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> Pairs:
         left = [(key, value) for key, value in pairs if not any(one.has(key.decode()) for one in lock.ranges)]
         there = set(pairs) - set(left)
         if not all(_holds(cell, lock, key, value) for key, value in there):
-            raise lock_rules.range_locked(lock, cell.name, repr(path))
+            refused = lock_rules.range_locked(lock, cell.name, repr(path))
+            if lock.sealed == token:
+                raise refused
+            raise OutcomeUnknown(
+                f"{refused.what} The lock came while this was being written.",
+                safe=f"The write is not what branch {cell.name!r} shows; it is unknown whether it was for a while.",
+                next="Read it back when the lock has ended.",
+            )
         pairs = left
     return pairs
 

@@ -22,7 +22,7 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
         if self.end is None:
             return "all paths" if not self.start else f"all paths from {self.start!r}"
         if self.end == prefix_end(self.start):
-            return repr(self.start)
+            return repr(self.start) if self.start.endswith("/") else f"below {self.start!r}"
         return repr(self.start) if self.end == self.start + "\0" else f"{self.start!r} to {self.end!r}"
 
     @property
@@ -63,7 +63,7 @@ def as_ranges(wanted: Wanted | Iterable[Wanted]) -> tuple[Range, ...]:
         LockInvalid: none, one that is empty or inverted, or one with bounds that no path can have.
     """
     some: Any = [wanted] if isinstance(wanted, str | Range) or _is_pair(wanted) else wanted
-    if not isinstance(some, Iterable):
+    if not isinstance(some, Iterable) or (isinstance(some, tuple | dict) and not _holds_ranges(some)):
         raise LockInvalid(f"{wanted!r} is no range of paths.", next=ADVICE)
     ranges = sorted(map(_as_range, some), key=lambda one: one.start)
     if not ranges:
@@ -77,6 +77,11 @@ def as_ranges(wanted: Wanted | Iterable[Wanted]) -> tuple[Range, ...]:
         else:
             joined.append(range)
     return tuple(joined)
+
+
+def _holds_ranges(some: object) -> bool:
+    """Whether a tuple is one of ranges, as others are returned: a tuple of texts that is no pair may mean anything."""
+    return isinstance(some, tuple) and all(isinstance(one, Range) or _is_pair(one) for one in some)
 
 
 def _is_pair(wanted: object) -> bool:

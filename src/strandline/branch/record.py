@@ -107,9 +107,12 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         id: names the lock; several entries with one id are one lock that was extended.
         description: of the owner, when it was taken.
-        state: pending from when everyone sees it until what was staged before it is folded, then held.
+        state: pending from when everyone sees it until what was staged before it is folded, then held; of a repository,
+            releasing from when new branches are free until all are.
         ranges: sorted, disjoint, not adjacent.
         base: the commit that shows what the ranges held when it became held, or "".
+        sealed: the token that was sealed when it was put on record, or "".
+        of_repository: the lock of a whole repository, on one of its branches.
         writer, transaction: the transaction that holds it, if one does: the lock lives no longer than that is open.
     """
 
@@ -117,25 +120,28 @@ class Lock(msgspec.Struct, frozen=True, kw_only=True):
     owner: str
     description: str
     mode: LockMode
-    state: Literal["pending", "held"]
+    state: Literal["pending", "held", "releasing"]
     ranges: tuple[Range, ...]
     taken_at: Microseconds
     base: CommitId | Literal[""] = ""
+    sealed: StagingToken | Literal[""] = ""
     writer: str = ""
     transaction: int = 0
+    of_repository: bool = False
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
     """Somebody who waits for a lock; first come, first served.
 
     Attributes:
-        beat: grows as long as it waits: if it does not for long, it loses its turn, and nothing else.
+        seen_at: when it last said so, by its clock: if that is long ago it loses its turn, and nothing else.
     """
 
     id: str
+    owner: str
     mode: LockMode
     ranges: tuple[Range, ...]
-    beat: int = 0
+    seen_at: Microseconds
 
 
 class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):

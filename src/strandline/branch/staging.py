@@ -11,7 +11,7 @@ from strandline.branch.locking import Pairs, what_is_left
 from strandline.branch.record import refuse_blocked
 from strandline.branch.staged import write_pairs
 from strandline.errors import BranchGone, NotAllowed, OutcomeUnknown, RangeLocked, StoreUnavailable
-from strandline.ids import BranchId
+from strandline.ids import BranchId, StagingToken
 
 Write = Callable[[bytes, Pairs], None]
 """Puts pairs into a partition; raises if that failed."""
@@ -35,6 +35,7 @@ def stage(cell: BranchCell, branch_id: BranchId, pairs: Pairs, write: Write, fre
         RangeLocked: a lock of somebody else covers it. Nothing of it is visible.
     """
     has_written = False
+    token = StagingToken("")
     attempts = Attempts(cell, "write")
     while True:
         if attempts.next():
@@ -47,7 +48,7 @@ def stage(cell: BranchCell, branch_id: BranchId, pairs: Pairs, write: Write, fre
                 if not has_written:
                     refuse_locked_keys(seen.branch, cell.name, keys)
                 elif locked_key(seen.branch, keys):
-                    pairs = what_is_left(cell, branch_id, pairs)
+                    pairs = what_is_left(cell, branch_id, pairs, token)
                     if not pairs:
                         return
                     fresh = None

@@ -325,6 +325,13 @@ def _published_before(stores: Stores, branch_id: BranchId, name: str, known: Wri
     return None if raw is None else decode(Repeat, raw, f"token {token!r}")
 
 
+def published(stores: Stores, cell: BranchCell, branch_id: BranchId, name: str, token: str) -> Repeat | None:
+    """The transaction that a writer has published with a token."""
+    held = cell.read(branch_id).branch.writers.get(name)
+    known = remembered(stores, branch_id, name) if held is None else held
+    return _published_before(stores, branch_id, name, known, token)
+
+
 def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Publication) -> Commit:
     """Make all of a transaction visible in one swap, or say why not.
 

@@ -33,6 +33,8 @@ COLUMNS = ("id", "what", "owner", "mode", "state", "since", "description")
 
 def ranges_of(prefixes: list[str] | None, between: list[str] | None) -> list[str | tuple[str, str | None]]:
     """What the arguments name."""
+    if "" in (prefixes or []):
+        raise UsageError("An empty prefix would lock everything.", next="If you mean the whole branch, say --all.")
     found: list[str | tuple[str, str | None]] = [*(prefixes or [])]
     for text in between or []:
         start, dots, end = text.partition("..")
@@ -40,6 +42,12 @@ def ranges_of(prefixes: list[str] | None, between: list[str] | None) -> list[str
             raise UsageError(f"{text!r} is no range.", next="Write --between START..END, such as 2024/01..2024/04.")
         found.append((start, end or None))
     return found
+
+
+def need_owner(owner: str) -> str:
+    if not owner:
+        raise UsageError("An owner is needed.", next="Give --owner; `strandline lock owner add` registers one.")
+    return owner
 
 
 def _fields(found: LockInfo) -> dict[str, Any]:
@@ -70,6 +78,7 @@ def take(
     as_json: JsonOption = False,
 ) -> None:
     """Freeze ranges until they are released by the id that is printed."""
+    need_owner(owner)
     wanted = ranges_of(prefix, between)
     if everything == bool(wanted):
         raise UsageError("Name prefixes, or --between, or --all.", next="For example: tables/flights/month=1/")
@@ -93,17 +102,21 @@ def release(
 ) -> None:
     """End locks. A transaction that holds one is aborted: nothing of it will be published."""
     if bool(id) == bool(owner):
-        raise UsageError("Name ids, or an --owner.", next="`strandline lock ls` shows both.")
+        raise UsageError("Name ids or an --owner, and not both.", next="`strandline lock ls` shows both.")
     with session(lake, as_json) as s:
         handle = s.branch(branch)
         chosen = [one for one in handle.locks if one.id in (id or ()) or one.owner == owner]
         missing = sorted(set(id or ()) - {one.id for one in chosen})
         if missing:
             handle.locks[missing[0]]
-        for one in chosen:
+        if owner is not None and not chosen and owner not in s.repository(branch.partition("/")[0]).lock_owners:
+            raise UsageError(f"There is no owner {owner!r}.", next="`strandline lock owner ls` lists them.")
+        for one in sorted(chosen, key=lambda one: not one.is_whole):
             if one.transaction is not None:
                 handle.transactions.abort(one.transaction)
-        handle.locks.end([one.id for one in chosen])
+                handle.locks.end([one.id])
+            else:
+                handle.locks.release(one.id)
         s.out.say(f"Released {counted(len(chosen), 'lock')}.", {"released": [one.id for one in chosen]})
 
 
@@ -120,8 +133,8 @@ def ls(
         s.out.rows(map(_fields, locks.find(prefix) if prefix else locks), COLUMNS, "No locks.")
 
 
-@app.command("lock-all")
-def lock_all(
+@app.command("take-all")
+def take_all(
     repository: RepositoryArgument,
     owner: OwnerOption = "",
     mode: Annotated[str, typer.Option(help="exclusive, shared or quarantine.")] = "exclusive",
@@ -131,6 +144,7 @@ def lock_all(
     as_json: JsonOption = False,
 ) -> None:
     """Freeze all branches of a repository, present and future, until `lock release-all`."""
+    need_owner(owner)
     with session(lake, as_json) as s:
         kind, dirty = cast("LockMode", mode), cast("OnDirty", on_dirty)
         lock = s.repository(repository).lock_all(owner=owner, mode=kind, timeout_s=wait, on_dirty=dirty).take()
@@ -168,8 +182,10 @@ def owner_rm(
 ) -> None:
     """Remove an owner that holds no locks."""
     with session(lake, as_json) as s:
-        s.repository(repository).lock_owners.remove(name)
-        s.out.say(f"Removed {name}.", {"owner": name})
+        owners = s.repository(repository).lock_owners
+        was = name in owners
+        owners.remove(name)
+        s.out.say(f"Removed {name}." if was else f"There was no owner {name!r}.", {"owner": name, "removed": was})
 
 
 @owner_app.command("ls")

@@ -10,7 +10,7 @@ import typer
 
 import strandline
 from strandline.branch.locking import OnDirty
-from strandline.cli.lock_commands import BetweenOption, DirtyOption, OwnerOption, TimeoutOption, ranges_of
+from strandline.cli.lock_commands import BetweenOption, DirtyOption, OwnerOption, TimeoutOption, need_owner, ranges_of
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session, split
 from strandline.errors import UsageError
@@ -23,6 +23,7 @@ PlaceArgument = Annotated[
     str, typer.Argument(help="repository/branch/prefix", metavar="PLACE", autocompletion=complete_place)
 ]
 JobOption = Annotated[str, typer.Option(help="Names the work: done once, and gone on with if a run dies.")]
+LockOption = Annotated[str, typer.Option("--lock", metavar="ID", help="A lock held there: the job's takes its place.")]
 
 
 def _run(out: Output, verb: str, work: Callable[[Progress], RangeResult]) -> None:
@@ -39,10 +40,12 @@ def _run(out: Output, verb: str, work: Callable[[Progress], RangeResult]) -> Non
 
 
 def _wanted(prefix: str, between: list[str] | None) -> list[str | tuple[str, str | None]]:
-    found = ranges_of([prefix] if prefix else [], between)
-    if not found:
-        raise UsageError("No range is named.", next="Write repository/branch/prefix, or --between START..END.")
-    return found
+    if bool(prefix) == bool(between):
+        raise UsageError(
+            "Name a prefix, or --between, and not both.",
+            next="Write repository/branch/prefix/, or --between START..END.",
+        )
+    return ranges_of([prefix] if prefix else [], between)
 
 
 @app.command()
@@ -52,6 +55,8 @@ def load(
     job: JobOption = "",
     owner: OwnerOption = "",
     between: BetweenOption = None,
+    into: Annotated[str, typer.Option(help="With --between: what the files' paths are put behind.")] = "",
+    lock: LockOption = "",
     wait: TimeoutOption = 0.0,
     on_dirty: DirtyOption = "fail",
     lake: LakeOption = None,
@@ -60,6 +65,8 @@ def load(
     """Replace a range by files: they appear, and the old content goes, at one instant."""
     with session(lake, as_json) as s:
         branch, prefix = s.branch_place(place)
+        if prefix and not prefix.endswith("/"):
+            raise UsageError(f"{place!r} names no folder.", next=f"Write {place}/, with a slash at its end.")
         dirty = cast("OnDirty", on_dirty)
         _run(
             s.out,
@@ -68,8 +75,9 @@ def load(
                 _wanted(prefix, between),
                 source,
                 job=_job(job),
-                owner=owner,
-                destination=prefix,
+                owner=need_owner(owner),
+                destination=prefix or into,
+                lock=lock,
                 timeout_s=wait,
                 on_dirty=dirty,
                 progress=progress,
@@ -84,6 +92,7 @@ def restore(
     job: JobOption = "",
     owner: OwnerOption = "",
     between: BetweenOption = None,
+    lock: LockOption = "",
     from_lake: Annotated[str | None, typer.Option("--from", help="Another lake, such as a restored backup.")] = None,
     wait: TimeoutOption = 0.0,
     on_dirty: DirtyOption = "discard",
@@ -103,7 +112,8 @@ def restore(
                     _wanted(prefix, between),
                     source,
                     job=_job(job),
-                    owner=owner,
+                    owner=need_owner(owner),
+                    lock=lock,
                     timeout_s=wait,
                     on_dirty=dirty,
                     progress=progress,
@@ -126,6 +136,7 @@ def move(
     owner: OwnerOption = "",
     between: BetweenOption = None,
     to_lake: Annotated[str | None, typer.Option("--to", help="The other lake; by default this one.")] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete what the target holds there.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Copy: do not delete at the source.")] = False,
     wait: TimeoutOption = 0.0,
     on_dirty: DirtyOption = "fail",
@@ -145,8 +156,9 @@ def move(
                 _wanted(prefix, between),
                 to,
                 job=_job(job),
-                owner=owner,
+                owner=need_owner(owner),
                 delete_source=not keep,
+                replace=replace,
                 timeout_s=wait,
                 on_dirty=dirty,
                 progress=progress,
@@ -177,7 +189,7 @@ def export(
                 _wanted(prefix, between),
                 folder,
                 job=_job(job),
-                owner=owner,
+                owner=need_owner(owner),
                 timeout_s=wait,
                 on_dirty=dirty,
                 progress=progress,

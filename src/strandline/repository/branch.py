@@ -34,7 +34,7 @@ from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked,
 from strandline.ids import CommitId, check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.repository.differences import Diff
-from strandline.repository.locks import Locks, Ranges
+from strandline.repository.locks import Locks, Ranges, check_ids
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.parallel import in_parallel
 from strandline.repository.physical import new_key, write_folder
@@ -611,7 +611,7 @@ class Branch(Writable):
             max_uncommitted_bytes=max_uncommitted_bytes,
             metadata=metadata,
             committer=committer,
-            locks=(locks,) if isinstance(locks, str) else locks,
+            locks=check_ids(locks),
             lock_patience_s=lock_patience_s,
         )
 

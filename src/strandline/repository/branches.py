@@ -19,7 +19,14 @@ from strandline.branch.reflog import forget_moves
 from strandline.branch.token_queue import dropped, put_item
 from strandline.branch.transactions import forget_transactions
 from strandline.envelope import decode, encode
-from strandline.errors import AlreadyExists, NotAllowed, RefNotFound, StoreUnavailable
+from strandline.errors import (
+    AlreadyExists,
+    NotAllowed,
+    OutcomeUnknown,
+    RefNotFound,
+    StoreUnavailable,
+    StrandlineError,
+)
 from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, new_id
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.repository.core import RepositoryCore
@@ -91,15 +98,34 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
     if not is_made:
         _, held = read_ref(core.stores, name)
         if exist_ok and isinstance(held, BranchRecord):
+            finish_making(core, name, held)
             return Branch(core, name, Target("branch", held.head, name, held.branch_id))
         raise _taken(name, held)
-    # what was decided for all branches meanwhile may not have met this one: until it has, it is locked
-    latest = repository_record(core)[1]
-    update(core.cell(name), record.branch_id, lambda seen: made(with_rules(latest, name, seen), latest.lock))
-    if latest.lock is not None and repository_record(core)[1].lock != latest.lock:
-        # it may have ended before this branch had it
-        update(core.cell(name), record.branch_id, partial(without_locks, ids=[latest.lock.id]))
+    try:
+        finish_making(core, name, record)
+    except StrandlineError as error:
+        raise OutcomeUnknown(
+            error.what,
+            safe=f"Branch {name!r} is there, and locked as long as it is not ready.",
+            next=f"create_branch({name!r}, …, exist_ok=True) makes it ready.",
+        ) from error
     return Branch(core, name, Target("branch", record.head, name, record.branch_id))
+
+
+def finish_making(core: RepositoryCore, name: str, record: BranchRecord) -> None:
+    """Give a branch to everyone that is being made, by this process or by one that has died.
+
+    What was decided for all branches meanwhile may not have met this one: until it has, it is locked.
+    """
+    if record.whole is None or record.whole.id != f"{BEING_MADE}{record.branch_id}":
+        return
+    latest = repository_record(core)[1]
+    lock = latest.lock if latest.lock is not None and latest.lock.state != "releasing" else None
+    update(core.cell(name), record.branch_id, lambda seen: made(with_rules(latest, name, seen), lock))
+    if lock is not None:
+        now = repository_record(core)[1].lock
+        if now is None or now.id != lock.id or now.state == "releasing":  # it may have ended before this branch had it
+            update(core.cell(name), record.branch_id, partial(without_locks, ids=[lock.id]))
 
 
 def being_made(branch: BranchRecord, by: str) -> Lock:
@@ -154,6 +180,9 @@ def delete_branch(core: RepositoryCore, name: str) -> CommitId:
     while True:
         attempts.next()
         seen = cell.read()
+        if seen.branch.whole is not None and seen.branch.whole.id.startswith(BEING_MADE):
+            finish_making(core, name, seen.branch)
+            continue
         refuse_blocked(seen.branch, "delete", name)
         refuse_locked_ranges(seen.branch, name, [ALL])
         put_item(core.stores, dropped(name, seen.branch, seen.branch.tokens))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
 from strandline.branch import transactions
@@ -10,21 +10,30 @@ from strandline.branch.lock_rules import grouped
 from strandline.ids import CommitId, new_id
 from strandline.repository.held import Held
 from strandline.repository.manifest import decode_manifest, encode_manifest, sorted_changes
-from strandline.repository.physical import transaction_folder
+from strandline.repository.physical import transaction_folder, transaction_prefix
 from strandline.tree.rows import Entry, decode_staged, encode_staged
 
 PREFIX = "checkpoint-"
+SOURCE = "strandline.source"
+"""In the metadata of a job's commit and checkpoints: what it copied from."""
 
 
 class Checkpoints:
     """The checkpoints of a transaction under a lock: files beside its manifest, each with some of its changes.
 
     Whoever begins under the name of a job whose transaction is open, with its lock held, goes on with that very
-    transaction. If the first process lives after all, both write to keys of their own, and one of them is published.
+    transaction, if its source is the same still; else it begins anew. If the first process lives after all, both write
+    to keys of their own, and one of them is published.
+
+    Args:
+        source: what the job copies from, in the state that it is in: a commit, or a digest of a listing.
+        paths: what it copies; nothing else is taken from a checkpoint.
     """
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: Held, source: str, paths: Collection[str]) -> None:
         self._held = held
+        self._source = source
+        self._paths = paths
         self._copied: list[tuple[str, Entry]] = []
 
     @contextmanager
@@ -40,13 +49,10 @@ class Checkpoints:
     def write(self, entries: Sequence[tuple[str, Entry]]) -> None:
         held = self._held
         changes = {path.encode(): encode_staged(entry) for path, entry in entries}
-        key = f"{self._folder}{PREFIX}{new_id()}.parquet"
+        folder = transaction_folder(held.branch_id, held.transaction_id)
+        key = f"{folder}{PREFIX}{new_id()}.parquet"
         body = encode_manifest(held.facts(), sorted_changes(changes))
         held._core.resolver.namespace.put(key, body)
-
-    @property
-    def _folder(self) -> str:
-        return transaction_folder(self._held.branch_id, self._held.transaction_id)
 
     def _resume(self) -> None:
         held = self._held
@@ -63,13 +69,18 @@ class Checkpoints:
         _, record = transactions.find_record(core.stores, held.branch_id, writer.started)
         if not mine or mine[0].state != "held" or mine[0].mode != held.mode or record is None or not record.base:
             return
-        held.go_on(mine[0].id, writer.started, CommitId(record.base))
         namespace = core.resolver.namespace
-        there = set(namespace.list_keys(held.data_prefix))
-        for key in sorted(namespace.list_keys(f"{self._folder}{PREFIX}")):
-            _, changes = decode_manifest(namespace.get(key), key)
+        copied: dict[str, Entry] = {}
+        there = set(namespace.list_keys(transaction_prefix(held.branch_id, writer.started)))
+        for key in sorted(namespace.list_keys(f"{transaction_folder(held.branch_id, writer.started)}{PREFIX}")):
+            facts, changes = decode_manifest(namespace.get(key), key)
+            if facts.metadata.get(SOURCE) != self._source:
+                return
             for path, value in changes.items():
                 entry = decode_staged(value)
-                if isinstance(entry, Entry) and entry.physical_address in there:
-                    self._copied.append((path.decode(), entry))
+                is_there = isinstance(entry, Entry) and entry.physical_address in there
+                if isinstance(entry, Entry) and is_there and path.decode() in self._paths:
+                    copied[path.decode()] = entry
+        held.go_on(mine[0].id, writer.started, CommitId(record.base))
+        self._copied = sorted(copied.items())
         held.adopt(self._copied)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import BinaryIO, Protocol, cast
 
 import msgspec
 from blake3 import blake3
@@ -11,10 +12,10 @@ from blake3 import blake3
 from strandline.blob import BlobNotFound, BlobStore, open_store
 from strandline.errors import Corrupted, ObjectMissing
 from strandline.repository.parallel import in_parallel
+from strandline.repository.upload import CHUNK_BYTES, SPOOL_BYTES
 
 CHECKED = "blake3:"
 """What checksums begin with that are of the bytes themselves."""
-PART_BYTES = 8 << 20
 
 
 class CopyTask(msgspec.Struct, frozen=True):
@@ -64,24 +65,31 @@ def copy_one(source: BlobStore, target: BlobStore, task: CopyTask) -> Copied:
         ObjectMissing: there is nothing to copy.
         Corrupted: the bytes are not what they are said to be. Nothing refers to what was written.
     """
-    try:
-        with source.open_read(task.source_key) as file:
-            body = file.read()
-    except BlobNotFound:
-        raise ObjectMissing(
-            f"The bytes of {task.path!r} are gone: there is nothing at {task.source_key!r}.",
-            next="Restore them, or leave the object out.",
-        ) from None
-    checksum = CHECKED + blake3(body).hexdigest()
-    is_checked = task.checksum.startswith(CHECKED)
-    if len(body) != task.size or (is_checked and checksum != task.checksum):
-        raise Corrupted(
-            f"The bytes of {task.path!r} at {task.source_key!r} are not what its entry says: {len(body):,} bytes with "
-            f"{checksum}, not {task.size:,} with {task.checksum}.",
-            next="Run `strandline fsck --content` on the source.",
-        )
-    target.put(task.target_key, body)
-    return Copied(task.path, len(body), task.checksum if is_checked else checksum)
+    digest = blake3()
+    size = 0
+    with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+        try:
+            with source.open_read(task.source_key) as file:
+                while chunk := file.read(CHUNK_BYTES):
+                    digest.update(chunk)
+                    size += len(chunk)
+                    spool.write(chunk)
+        except BlobNotFound:
+            raise ObjectMissing(
+                f"The bytes of {task.path!r} are gone: there is nothing at {task.source_key!r}.",
+                next="Restore them, or leave the object out.",
+            ) from None
+        checksum = CHECKED + digest.hexdigest()
+        is_checked = task.checksum.startswith(CHECKED)
+        if size != task.size or (is_checked and checksum != task.checksum):
+            raise Corrupted(
+                f"The bytes of {task.path!r} at {task.source_key!r} are not what its entry says: {size:,} bytes with "
+                f"{checksum}, not {task.size:,} with {task.checksum}.",
+                next="Run `strandline fsck --content` on the source.",
+            )
+        spool.seek(0)
+        target.put(task.target_key, cast("BinaryIO", spool))
+    return Copied(task.path, size, checksum)
 
 
 Progress = Callable[[str, int, int], object]

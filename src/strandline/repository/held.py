@@ -17,7 +17,7 @@ from strandline.ids import CommitId, new_id
 from strandline.operations import logged
 from strandline.repository.expressions import Target
 from strandline.repository.lock_owners import demand_owner
-from strandline.repository.locks import LockInfo, Ranges, after_taking, check_mode, confirm_owners
+from strandline.repository.locks import LockInfo, Ranges, after_taking, check_mode, check_wait, confirm_owners
 from strandline.repository.overlay import Overlay
 from strandline.repository.ref import Ref
 from strandline.repository.transaction import Transaction
@@ -50,6 +50,7 @@ class Held(Transaction):
         metadata: Mapping[str, str] | None,
     ) -> None:
         check_mode(mode, on_dirty)
+        check_wait(timeout_s)
         self._ranges = (ALL,) if what is None else as_ranges(what)
         self._is_whole = what is None
         self._owner = owner
@@ -77,6 +78,11 @@ class Held(Transaction):
     @property
     def ranges(self) -> tuple[Range, ...]:
         return self._ranges
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What its commit will carry."""
+        return self._draft.metadata
 
     @property
     def mode(self) -> LockMode:
@@ -133,7 +139,7 @@ class Held(Transaction):
         self._refuse_shared()
         Overlay._add(self, changes)
 
-    def _take(self, ranges: tuple[Range, ...], timeout_s: float, on_dirty: OnDirty) -> None:
+    def _take(self, ranges: tuple[Range, ...], timeout_s: float, on_dirty: OnDirty, *, extends: bool = False) -> None:
         request = Request(
             id=self.lock_id,
             owner=self._owner,
@@ -143,11 +149,12 @@ class Held(Transaction):
             writer=self.writer,
             transaction=self.transaction_id,
             is_whole=self._is_whole,
+            extends=extends,
         )
         change = Change([request], self.instead_of, on_dirty, self._branch.locks._commit)
         acquire(self._cell, self._core.commits, self.branch_id, change, timeout_s)
         with after_taking(on_dirty):
-            confirm_owners(self._core, [self._owner], self._let_go)
+            confirm_owners(self._core, [] if extends else [self._owner], self._let_go)
 
     def _follow(self) -> None:
         """Read the head as it is now; written down first, so that nobody collects it."""
@@ -168,7 +175,8 @@ class Held(Transaction):
         if self._is_whole:
             raise LockInvalid("A lock on the whole branch covers everything already.")
         more = as_ranges(what)
-        self._take(more, timeout_s, on_dirty)
+        check_wait(timeout_s)
+        self._take(more, timeout_s, on_dirty, extends=True)
         self._ranges = as_ranges([*self._ranges, *more])
         with self._lock:
             if self._claims.is_empty:

@@ -15,7 +15,7 @@ from strandline.branch.lock_rules import locks_of
 from strandline.branch.record import Branch as BranchRecord
 from strandline.clock import Microseconds, from_us
 from strandline.envelope import encode
-from strandline.errors import Contention, LockInvalid, LockRejected
+from strandline.errors import Contention, LockInvalid, LockRejected, StoreUnavailable
 from strandline.kv.store import PredicateFailed
 from strandline.operations import logged
 from strandline.repository.branches import list_names, repository_record
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_OWNERS = 256
 NAME_MAX_CHARS = 128
+LEAVING_POLL_S = 0.05
+LEAVING_POLLS = 100
 
 
 class OwnerInfo(msgspec.Struct, frozen=True):
@@ -110,7 +112,8 @@ class LockOwners(Results[OwnerInfo]):
             swap_record(self._core, lambda record: _marked(record, name, is_leaving=False))
             raise LockRejected(
                 f"Owner {name!r} holds locks on branch {', '.join(map(repr, where[:5]))}.",
-                next="Release them first: branch.locks.release_all(owner).",
+                next=f"Release them first: branch.locks.release_all({name!r}), or `strandline lock release … --owner "
+                f"{name}`.",
             )
         swap_record(
             self._core,
@@ -154,8 +157,24 @@ def demand_owner(core: RepositoryCore, name: str) -> LockOwner:
             return one
     raise LockInvalid(
         f"{name!r} is not registered as an owner of locks in {core.name!r}.",
-        next=f"Register it: repository.lock_owners.register({name!r}, 'what it locks things for').",
+        next=f"Register it: repository.lock_owners.register({name!r}, 'what for'), or `strandline lock owner add "
+        f"{core.name} {name} 'what for'`.",
     )
+
+
+def waiting_for_owner(core: RepositoryCore, name: str) -> None:
+    """Raise if an owner is not registered; while it is being removed, nobody knows yet.
+
+    Raises:
+        LockInvalid: it is not registered, or its removal has come to no end in time.
+    """
+    polls = 0
+    while any(one.name == name and one.is_leaving for one in repository_record(core)[1].lock_owners):
+        if polls >= LEAVING_POLLS:
+            break
+        core.stores.clock.sleep(LEAVING_POLL_S)
+        polls += 1
+    demand_owner(core, name)
 
 
 def swap_record(core: RepositoryCore, change: Callable[[RepositoryRecord], RepositoryRecord]) -> RepositoryRecord:
@@ -170,6 +189,10 @@ def swap_record(core: RepositoryCore, change: Callable[[RepositoryRecord], Repos
             return changed
         except PredicateFailed:
             continue
+        except StoreUnavailable as error:
+            if error.happened == "no" or repository_record(core)[1] != changed:
+                raise
+            return changed  # the reply was lost, and the change was not
     raise Contention(
         f"Others changed the settings of repository {core.name!r} {MAX_ATTEMPTS} times in a row.",
         next="Repeat the call.",

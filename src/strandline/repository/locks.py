@@ -22,7 +22,7 @@ from strandline.errors import LockInvalid, LockLost, LockRejected, NothingToComm
 from strandline.ids import new_id
 from strandline.operations import logged
 from strandline.repository.core import RepositoryCore
-from strandline.repository.lock_owners import demand_owner
+from strandline.repository.lock_owners import demand_owner, waiting_for_owner
 from strandline.repository.results import Results
 
 if TYPE_CHECKING:
@@ -136,10 +136,11 @@ class Locks(Results[LockInfo]):
         """
         ranges = as_ranges(what)
         check_mode(mode, on_dirty)
-        for lock in lock_rules.locks_of(self._record()):
+        record = self._record()
+        for lock in lock_rules.grouped(record.locks, record):
             is_same = (lock.owner, lock.ranges, lock.mode, lock.transaction) == (owner, ranges, mode, 0)
             if is_same and lock.state == "held":
-                return _info(lock, self._record(), lock.ranges)
+                return _info(lock, record, lock.ranges)
         return self.change([Take(what, owner, mode)], timeout_s=timeout_s, on_dirty=on_dirty, under=under)[0]
 
     @logged("take lock on branch")
@@ -168,8 +169,11 @@ class Locks(Results[LockInfo]):
             LockRejected: it has ended, or others are in the way.
         """
         more = as_ranges(what)
+        check_wait(timeout_s)
         held = self[id]
-        request = Request(id=id, owner=held.owner, description=held.description, mode=held.mode, ranges=more)
+        request = Request(
+            id=id, owner=held.owner, description=held.description, mode=held.mode, ranges=more, extends=True
+        )
         self._acquire(Change([request], on_dirty=on_dirty, commit=self._commit), timeout_s)
         return self[id]
 
@@ -187,7 +191,11 @@ class Locks(Results[LockInfo]):
 
         What is released may be taken anew in the same call: nobody gets in between.
         """
+        check_wait(timeout_s)
+        release, under = check_ids(release), check_ids(under)
         for one in take:
+            if not isinstance(one, Take):
+                raise LockInvalid(f"{one!r} is no Take.", next="Give strandline.Take(range, owner), with a mode.")
             check_mode(one.mode, on_dirty)
         wanted = [(one, as_ranges(one.what)) for one in take]
         owners = {one.owner: demand_owner(self._branch._core, one.owner) for one in take}
@@ -214,12 +222,12 @@ class Locks(Results[LockInfo]):
             return []
         with after_taking(on_dirty):
             confirm_owners(self._branch._core, owners, lambda: self.end(change.ids))
-        found = {one.id: one for one in self}
-        if gone := [id for id in change.ids if id not in found]:
-            raise LockLost(
-                f"Lock {gone[0]} on branch {self._branch.name!r} was taken, and ended from elsewhere at once.",
-                next="Look at `strandline lock ls`, then take it again.",
-            )
+            found = {one.id: one for one in self}
+            if gone := [id for id in change.ids if id not in found]:
+                raise LockLost(
+                    f"Lock {gone[0]} on branch {self._branch.name!r} was taken, and ended from elsewhere at once.",
+                    next="Look at `strandline lock ls`, then take it again.",
+                )
         return [found[id] for id in change.ids]
 
     def _acquire(self, change: Change, timeout_s: float) -> BranchRecord:
@@ -243,7 +251,8 @@ class Locks(Results[LockInfo]):
         """
         branch = self._branch
         if ids:
-            change_locks(branch._cell, branch._core.commits, branch.branch_id, Change(releases=ids, under=under))
+            change = Change(releases=ids, under=check_ids(under))
+            change_locks(branch._cell, branch._core.commits, branch.branch_id, change)
 
     @logged("release range")
     def release_range(self, what: Ranges, owner: str) -> bool:
@@ -261,12 +270,21 @@ class Locks(Results[LockInfo]):
 
     @logged("release all locks")
     def release_all(self, owner: str) -> int:
-        """End all locks of an owner, one after the other; returns their number. May be repeated after a failure."""
-        ids = {one.id for one in self if one.owner == owner}
-        for id in ids:
-            with suppress(LockRejected):  # its holder was first
-                self.release(id)
-        return len(ids)
+        """End all locks of an owner, one after the other; returns their number. May be repeated after a failure.
+
+        Raises:
+            LockRejected: the whole branch is locked by somebody else.
+        """
+        mine = sorted((one for one in self if one.owner == owner), key=lambda one: not one.is_whole)
+        ended = 0
+        for one in mine:
+            try:
+                self.release(one.id)
+                ended += 1
+            except LockRejected:
+                if any(left.id == one.id for left in self):
+                    raise
+        return ended
 
     def to_arrow(self) -> pa.Table:
         rows = [(one, part) for one in self for part in one.ranges]
@@ -287,6 +305,19 @@ class Locks(Results[LockInfo]):
     def _cells(self, row: LockInfo) -> tuple[object, ...]:
         what = "the whole branch" if row.is_whole else told(row.ranges)
         return row.id, what, row.owner, row.mode, row.state, row.taken_at, row.description
+
+
+def check_ids(some: Collection[str]) -> tuple[str, ...]:
+    """Ids of locks; one of them may be given as it stands."""
+    found = (some,) if isinstance(some, str) else tuple(some) if isinstance(some, Iterable) else (some,)
+    if not all(isinstance(id, str) for id in found):
+        raise LockInvalid(f"{some!r} are no ids of locks.", next="Give what locks.take(…).id says.")
+    return found
+
+
+def check_wait(timeout_s: float) -> None:
+    if not isinstance(timeout_s, int | float) or not 0 <= timeout_s < float("inf"):
+        raise LockInvalid(f"{timeout_s!r} is no time to wait.", next="Give a number of seconds, 0 for not at all.")
 
 
 def check_mode(mode: str, on_dirty: str) -> None:
@@ -314,10 +345,13 @@ def after_taking(on_dirty: OnDirty) -> Iterator[None]:
 
 
 def confirm_owners(core: RepositoryCore, owners: Iterable[str], withdraw: Callable[[], None]) -> None:
-    """Look again whether owners are registered, now that their locks are on record; see `LockOwners.remove`."""
+    """Look again whether owners are registered, now that their locks are on record; see `LockOwners.remove`.
+
+    Of one who is being removed, wait what comes of it: nothing, if any lock of its was seen.
+    """
     try:
         for name in owners:
-            demand_owner(core, name)
+            waiting_for_owner(core, name)
     except StrandlineError:
         withdraw()
         raise

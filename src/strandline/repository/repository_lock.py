@@ -14,7 +14,7 @@ from strandline.branch.locking import Change, OnDirty, acquire, end_locks
 from strandline.branch.ranges import ALL
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import Lock, LockMode
-from strandline.errors import LockRejected, RefNotFound, StrandlineError
+from strandline.errors import LockLost, LockRejected, RefNotFound, StrandlineError
 from strandline.ids import new_id
 from strandline.operations import logged
 from strandline.repository.branches import BEING_MADE, list_names, repository_record
@@ -67,6 +67,7 @@ class RepositoryLock:
             state="pending",
             ranges=(ALL,),
             taken_at=self._core.stores.clock.now_us(),
+            of_repository=True,
         )
 
         def flag(record: RepositoryRecord) -> RepositoryRecord:
@@ -74,21 +75,37 @@ class RepositoryLock:
             if held is not None:
                 raise LockRejected(
                     f"Repository {record.name!r} is locked by {held.owner!r} ({held.description}), lock {held.id}.",
-                    next="Wait until it is released.",
+                    next="Wait until it is released, or end it: repository.release_lock().",
                 )
             return replace(record, lock=lock)
 
-        swap_record(self._core, flag)
+        def end(record: RepositoryRecord) -> RepositoryRecord:
+            if record.lock is None or record.lock.id != self.id:
+                raise LockLost(
+                    f"Lock {self.id} on repository {record.name!r} was released from elsewhere before it was held.",
+                    next="Look at repository.lock, then take it again.",
+                )
+            return replace(record, lock=replace(lock, state="held"))
+
+        try:
+            swap_record(self._core, flag)
+        except LockRejected:
+            raise  # nothing is on record
+        except StrandlineError:
+            with suppress(StrandlineError):
+                self.release()
+            raise
         try:
             while left := self._free():
                 for name in left:
                     with suppress(RefNotFound):  # deleted meanwhile
                         self._take_branch(name, lock)
             demand_owner(self._core, self._owner)
-            swap_record(self._core, lambda record: replace(record, lock=replace(lock, state="held")))
+            swap_record(self._core, end)
         except BaseException:
             with suppress(StrandlineError):
                 self.release()
+                end_on_branches(self._repository, self.id)  # others may have ended it on the repository alone
             raise
         return self
 
@@ -121,6 +138,7 @@ class RepositoryLock:
             mode=self._mode,
             ranges=(ALL,),
             is_whole=True,
+            of_repository=True,
         )
         branch = self._repository.branch(name)
         change = Change([request], on_dirty=self._on_dirty, commit=branch.locks._commit)
@@ -141,19 +159,32 @@ class RepositoryLock:
 
 
 def release_repository(repository: Repository, id: str | None = None) -> bool:
-    """End the lock of a repository, if it is this one; None ends any. Whether there was one."""
+    """End the lock of a repository, if it is this one; None ends any. Whether there was one. Goes on with what died.
+
+    Branches that are made from the first swap on are free; the lock leaves the repository's record when all are.
+    """
     core = repository._core
     held = repository_record(core)[1].lock
-    wanted = id if id is not None else None if held is None else held.id
-    if wanted is None:
+    if held is None or (id is not None and held.id != id):
         return False
 
-    def unflag(record: RepositoryRecord) -> RepositoryRecord:
-        return replace(record, lock=None) if record.lock is not None and record.lock.id == wanted else record
+    def releasing(record: RepositoryRecord) -> RepositoryRecord:
+        is_mine = record.lock is not None and record.lock.id == held.id
+        return replace(record, lock=replace(held, state="releasing")) if is_mine else record
 
-    swap_record(core, unflag)
+    def gone(record: RepositoryRecord) -> RepositoryRecord:
+        return replace(record, lock=None) if record.lock is not None and record.lock.id == held.id else record
+
+    swap_record(core, releasing)
+    end_on_branches(repository, held.id)
+    swap_record(core, gone)
+    return True
+
+
+def end_on_branches(repository: Repository, id: str) -> None:
+    """Take the lock of a repository off the branches that have it."""
+    core = repository._core
     for name, record in list_names(core, "branch"):
-        if isinstance(record, BranchRecord) and record.whole is not None and record.whole.id == wanted:
+        if isinstance(record, BranchRecord) and record.whole is not None and record.whole.id == id:
             with suppress(RefNotFound):
-                end_locks(core.cell(name), record.branch_id, [wanted])
-    return held is not None and held.id == wanted
+                end_locks(core.cell(name), record.branch_id, [id])

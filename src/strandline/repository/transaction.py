@@ -15,6 +15,7 @@ import msgspec
 from strandline.branch import transactions, writers
 from strandline.branch.commits import Commit, make_commit
 from strandline.branch.heads import NewHead
+from strandline.branch.lock_rules import demand_held
 from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
 from strandline.branch.transactions import Publication, Repeat, Who
 from strandline.errors import (
@@ -209,6 +210,8 @@ class Transaction(Overlay):
             if self.phase != "new":
                 raise TransactionClosed(f"{self!r} was begun before.", next="Make another with branch.transaction(…).")
             self._refuse_twice()
+            if self._locks:
+                demand_held(self._cell.read(self.branch_id).branch, self.name, self._locks)
             begun = transactions.begin(self._cell, self.branch_id, self._who, self._token, self._draft.message)
             if isinstance(begun, Repeat):
                 self._repeats(begun)

@@ -121,7 +121,7 @@ def plan(world: World, rnd: Random, family: str) -> None:
         if last is not None and rnd.random() < (0.8 if scenario == "threads" else 0.2):
             process, repo = last.process, last.repo  # two threads of one process
         else:
-            process, repo = world.process(f"p{number}", _clock(rnd))
+            process, repo = world.process(f"p{number}", [] if family == "queues" else _clock(rnd))
         last = Actor(world, process, repo, role, rnd.randrange(steps // 2, steps + 1))
         world.scheduler.spawn(process, f"{process.name} {role}", last.run)
 
@@ -190,7 +190,7 @@ def last_look(world: World) -> list[Broken]:
     broken = _read_and_commit(world, repo)
     if world.missing:
         return [*broken, Broken("nothing that is referred to is missing", world.missing[0])]
-    broken += Oracle(world.history, one_instant=not world.scheduler.tears_scans).check()
+    broken += Oracle(world.history, not world.scheduler.tears_scans, world.clocks_agree).check()
     missing = referred_files(world, repo, with_history=not world.has_bytes) - set(world.blobs.blobs)
     if world.has_bytes:
         missing |= referred_bytes(repo) - set(world.blobs.blobs)

@@ -135,6 +135,7 @@ class World:
     """What the processes of one schedule share.
 
     Attributes:
+        clocks_agree: no process has a clock that is wrong.
         has_bytes: whether clients upload the bytes of what they write, so that somebody can collect them.
     """
 
@@ -150,12 +151,14 @@ class World:
         self.cores: list[RepositoryCore] = []
         self.paths: tuple[str, ...] = PATHS
         self.has_bytes = False
+        self.clocks_agree = True
         self.missing: list[str] = []
         self._looking = self.outside()._core
 
     def process(self, name: str, jumps: list[tuple[int, Microseconds]]) -> tuple[Process, Repository]:
         """A process of its own: caches, clock, background work."""
         process = Process(name)
+        self.clocks_agree &= not jumps
         kv = SimulatedStore(self.kv, self.scheduler)
         trees = TreeStore(SimulatedBlobs(self.blobs, self.scheduler), CACHE_MAX_BYTES)
         clock = SimulatedClock(self.scheduler, jumps)
