@@ -409,3 +409,32 @@ def test_a_job_that_is_done_needs_its_source_no_more(first: Driver, source: Path
         file.unlink()
     again = first.main.ranges.load("t/", source, job="j", owner="ops", destination="t/")
     assert (again.is_repeat, again.commit) == (True, done.commit)
+
+
+def test_a_job_takes_the_place_of_a_lock_that_is_held(first: Driver, second: Driver, source: Path) -> None:
+    first.repo.create_tag("good", "main")
+    lock = first.main.locks.take("t/", owner="ops", mode="quarantine")
+    with pytest.raises(LockRejected):
+        first.main.ranges.restore("t/", "good", job="r", owner="ops")
+
+    def look(_doing: str, _done: int, _total: int) -> None:
+        with pytest.raises(RangeLocked):
+            second.main.put("t/1", b"x")
+
+    first.main.ranges.restore("t/", "good", job="r", owner="ops", lock=lock.id, progress=look)
+    assert not list(second.main.locks)
+    second.main.put("t/1", b"x")
+
+
+def test_a_move_replaces_nothing_unless_told_to_and_moves_something(first: Driver, far: Driver) -> None:
+    far.main.put("t/theirs", b"x")
+    with pytest.raises(Conflict, match="not empty"):
+        first.main.ranges.move("t/", far.main, job="m", owner="ops")
+    with pytest.raises(NotFound, match="nothing in 'v/'"):
+        first.main.ranges.move("v/", far.main, job="m", owner="ops")
+    far.main.commit("theirs")
+    first.main.ranges.move("t/", far.main, job="m", owner="ops", replace=True)
+    assert shown(far) == {"t/old": b"old", "t/1": b"before"}
+    with pytest.raises(NotFound):  # under another name, what was moved is not moved away
+        first.main.ranges.move("t/", far.main, job="m2", owner="ops", replace=True)
+    assert shown(far) == {"t/old": b"old", "t/1": b"before"}

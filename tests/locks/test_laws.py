@@ -684,6 +684,11 @@ def test_r19_an_id_of_an_earlier_lock_is_good_for_nothing(first: Driver, second:
     with pytest.raises(LockLost), first.main.transaction("t", locks=old.id) as tx:
         tx.put("b/1", b"x")
     assert [lock.id for lock in first.main.locks] == [new.id]
+    beside = second.main.locks.take("d/", owner="load")
+    tx = first.main.transaction("t", locks=beside.id).begin()
+    tx.put("d/1", b"x")
+    second.main.locks.release(beside.id)
+    refused(LockLost, tx.commit)  # it was held when this was begun
     longer = second.main.locks.extend(new.id, "c/")
     assert len(longer.ranges) == 2 or str(longer.ranges[0]) == "'b/' to 'c0'"
     refused(RangeLocked, lambda: first.main.put("c/1", b"x"))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from strandline.branch import heads, transactions
@@ -198,6 +198,7 @@ def test_n06_what_was_granted_stays_granted(first: Driver, second: Driver, monke
     assert {states(first)[tx.transaction_id] for tx in (one, two, three)} == {"committed"}
 
 
+@example([("a", "begin"), ("b", "begin"), ("a", "commit")])
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["begin", "commit", "abort"])), max_size=30))
 def test_n07_published_ones_form_a_chain_and_rejected_ones_are_never_seen(steps: list[tuple[str, str]]) -> None:
     import tempfile
