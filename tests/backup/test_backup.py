@@ -329,3 +329,26 @@ def test_transactions_are_recognised_after_a_restore(tmp_path: Path) -> None:
             later.put("a", b"2")
         assert later.transaction_id > tx.transaction_id + 1_000
         assert main.read("a") == b"2"
+
+
+def test_locks_stay_with_the_lake_that_they_are_of(tmp_path: Path) -> None:
+    with (
+        strandline.open(tmp_path / "lake", create=True) as lake,
+        strandline.open(tmp_path / "other", create=True) as other,
+    ):
+        repo = lake.repository("nyc", create=True)
+        repo.lock_owners.register("ops", "repairs")
+        main = repo.branch("main")
+        main.put("t/1", b"1")
+        main.commit("content")
+        main.locks.take("t/", owner="ops", mode="quarantine")
+        with repo.lock_all(owner="ops"):
+            lake.backup(tmp_path / "backup")
+        other.restore(tmp_path / "backup")
+        found = other.repository("nyc")
+        assert found.lock is None
+        assert [one.name for one in found.lock_owners] == ["ops"]
+        assert not list(found.branch("main").locks)
+        assert found.branch("main").read("t/1") == b"1"
+        found.branch("main").put("t/1", b"2")
+        assert len(list(main.locks)) == 1

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from strandline.backup.layout import (
     Manifest,
@@ -110,7 +111,7 @@ def _held(place: BlobStore, lake_id: str) -> tuple[SavedRepository, ...]:
 class _Save:
     def __init__(self, place: BlobStore, source: Source, data: bool, progress: Progress) -> None:
         self._place = place
-        self._record = source.record
+        self._record = replace(source.record, lock=None)
         self._stores = source.stores
         self._run = new_id()
         self._data = data
@@ -168,7 +169,8 @@ class _Save:
             rows = changes_from_staged([key for key, _ in pairs], [value for _, value in pairs])
             addresses = column(rows.rows, "physical_address").to_pylist()
             found.objects.update(one for one in addresses if one is not None and not is_absolute(one))
-        found.refs.append((name.encode(), encode(now)))
+        # locks are of processes that work on this lake
+        found.refs.append((name.encode(), encode(replace(now, locks=(), whole=None, waiting=()))))
         found.branches.append(SavedBranch(name, now.head, count))
         found.heads.add(now.head)
         found.blocks += [*block_pairs(self._stores, now), *transactions.record_pairs(self._stores, now.branch_id)]

@@ -151,7 +151,8 @@ class Held(Transaction):
             is_whole=self._is_whole,
             extends=extends,
         )
-        change = Change([request], self.instead_of, on_dirty, self._branch.locks._commit)
+        releases = () if extends else self.instead_of
+        change = Change([request], releases, on_dirty, self._branch.locks._commit)
         acquire(self._cell, self._core.commits, self.branch_id, change, timeout_s)
         with after_taking(on_dirty):
             confirm_owners(self._core, [] if extends else [self._owner], self._let_go)
