@@ -559,6 +559,33 @@ def test_r16_a_successor_takes_the_lock_over_from_a_dead_job(first: Driver, seco
     assert not list(second.main.locks)
 
 
+def test_r16_a_lock_that_was_taken_off_while_it_was_pending_is_never_held(first: Driver, second: Driver) -> None:
+    """Somebody took its taker for dead: at each call of the take."""
+    lost = 0
+    for point in range(60):
+        left = point
+
+        def plan(_call: str, _partition: bytes, _key: bytes) -> Outcome:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                second.main.locks.end([lock.id for lock in second.main.locks if lock.state == "pending"])
+            return Outcome.DONE
+
+        first.next = plan
+        try:
+            first.main.locks.take("b/", owner="ops")
+        except LockRejected as error:
+            assert "took it off" in error.what  # noqa: PT017 - at some points there is none
+            assert not list(second.main.locks)
+            lost += 1
+        first.connect()
+        second.main.locks.release_all("ops")
+        if left >= 0:
+            break
+    assert lost
+
+
 @pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.LATE, Outcome.NOT_DONE])
 @pytest.mark.parametrize("number", range(1, 6))
 def test_r16_lost_replies_leave_a_lock_that_is_known_or_none(
