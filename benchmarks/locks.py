@@ -33,7 +33,7 @@ def _beside(main: Branch) -> list[Result]:
             held = (
                 main.locks.take([f"locked/{i:04d}/" for i in range(0, 2 * count, 2)], owner="bench") if count else None
             )
-            found.append(WRITES / seconds(lambda turn=turn: _write(main, turn)))  # type: ignore[misc]
+            found.append(WRITES / seconds(lambda turn=turn, count=count: _write(main, f"{turn}-{count}")))  # type: ignore[misc]
             if held is not None:
                 main.locks.release(held.id)
             main.commit("beside")
@@ -48,7 +48,7 @@ def _beside(main: Branch) -> list[Result]:
     ]
 
 
-def _write(main: Branch, turn: int) -> None:
+def _write(main: Branch, turn: str) -> None:
     for number in range(WRITES):
         main.stage(f"beside/{number:05d}", Entry(f"data/{turn}-{number}", 1, f"c{turn}-{number}", 1))
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import msgspec
 from msgspec.structs import replace
 
-from strandline.branch.ranges import Range, as_ranges, overlap, told
+from strandline.branch.ranges import Range, around, as_ranges, overlap, told
 from strandline.branch.record import Branch, Lock, LockMode, Waiting, fold, refuse_read_only, seal
 from strandline.branch.writers import is_last_started
 from strandline.clock import Microseconds
@@ -86,7 +86,8 @@ def in_the_way(branch: Branch, mine: Collection[str] = NOBODY) -> list[Lock]:
 def locked_key(branch: Branch, keys: Sequence[bytes], mine: Collection[str] = NOBODY) -> tuple[Lock, str] | None:
     """A lock in the way of changing some sorted keys, with one of those that it covers."""
     for lock in in_the_way(branch, mine):
-        for range in lock.ranges:
+        ranges = around(lock.ranges, keys[0].decode()) if len(keys) == 1 else lock.ranges
+        for range in ranges:
             key = range.first_of(keys)
             if key is not None:
                 return lock, key.decode()

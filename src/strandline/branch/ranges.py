@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -110,6 +110,12 @@ def _as_range(wanted: Wanted) -> Range:
         what = "empty" if end == start else "inverted"
         raise LockInvalid(f"The range from {start!r} to {end!r} is {what}.", next=ADVICE)
     return Range(start, end)
+
+
+def around(ranges: Sequence[Range], path: str) -> Sequence[Range]:
+    """The one of some sorted, disjoint ranges that can have a path."""
+    at = bisect_right(ranges, path, key=lambda one: one.start)
+    return ranges[max(0, at - 1) : at]
 
 
 def overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
