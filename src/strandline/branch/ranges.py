@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,10 +24,6 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
         if self.end == prefix_end(self.start):
             return repr(self.start) if self.start.endswith("/") else f"below {self.start!r}"
         return repr(self.start) if self.end == self.start + "\0" else f"{self.start!r} to {self.end!r}"
-
-    @property
-    def is_single(self) -> bool:
-        return self.end == self.start + "\0"
 
     def has(self, path: str) -> bool:
         return self.start <= path and (self.end is None or path < self.end)
@@ -120,11 +116,6 @@ def around(ranges: Sequence[Range], path: str) -> Sequence[Range]:
 
 def overlap(some: Sequence[Range], others: Sequence[Range]) -> bool:
     return any(one.overlaps(other) for one in some for other in others)
-
-
-def intersection(some: Sequence[Range], others: Sequence[Range]) -> Iterator[Range]:
-    """What two sorted sets have in common."""
-    return (one.clipped(other) for one in some for other in others if one.overlaps(other))
 
 
 def told(ranges: Sequence[Range]) -> str:

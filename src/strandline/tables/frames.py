@@ -6,6 +6,7 @@ expression. Filters and column choices reach the files.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -118,7 +119,7 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
         return [fs.FileInfo(path, fs.FileType.File, size=self._file(path).info.size) for path in paths]
 
     def get_file_info_selector(self, selector: Any) -> NoReturn:
-        raise NotImplementedError("files are named one by one: nobody lists folders")
+        raise io.UnsupportedOperation("files are named one by one: nobody lists folders")
 
     def open_input_file(self, path: str) -> Any:
         file = self._file(path)
@@ -136,7 +137,7 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
         """PyArrow demands that a handler has these; a scan, which alone sees this one, calls none of them."""
-        raise NotImplementedError("the files of a table are only read here")
+        raise io.UnsupportedOperation("the files of a table are only read here")
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
     move = copy_file = open_output_stream = open_append_stream = _refuse
