@@ -3,14 +3,16 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 
-.PHONY: kills docs demo test test-sparks check format bench simulate mutation setup servers lock clean golden
+.PHONY: kills docs demo test mutations test-sparks check format bench simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
 
-test: servers ## the whole suite, against real servers
-	@$(RUN) $(BIN)/python -m pytest $(TESTS)
-	@$(if $(TESTS),,$(MAKE) --no-print-directory test-sparks)
+test: servers ## the suite, against real servers; TESTS=… for a part
+	@$(RUN) $(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-m "not mutation")
+
+mutations: servers ## rules taken out of copies of the source, one by one: the tests must notice each
+	@$(RUN) $(BIN)/python -m pytest -q -m mutation
 
 test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark
 	@$(RUN) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
@@ -18,7 +20,7 @@ test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and
 	@$(RUN) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
 
 kills: servers ## drivers of Spark jobs, killed at every call of a store and at 200 random moments
-	@$(RUN) STRANDLINE_TEST_KILLS=all $(BIN)/python -m pytest -q tests/transactions/test_kills.py
+	@$(RUN) STRANDLINE_TEST_KILLS=all $(BIN)/python -m pytest -q tests/transactions/test_kills.py tests/shards/test_kills.py
 
 check: setup ## format, lint, types, import layers, licences
 	@$(BIN)/ruff format --check .

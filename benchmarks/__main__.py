@@ -29,6 +29,7 @@ NAMES = (
     "transactions",
     "garbage",
     "locks",
+    "shards",
 )
 HERE = Path(__file__).parent
 

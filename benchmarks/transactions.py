@@ -5,15 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 import strandline
 from benchmarks.harness import Result, folder, result, seconds, setting
 from strandline.repository.branch import Branch
+from strandline.repository.parallel import in_parallel
 from strandline.repository.transaction import Transaction
+from strandline.tables.columns import Kind
+from strandline.tables.statistics import encode_statistics, parquet_statistics
 from strandline.tree.rows import Entry
 
 RUNS = 9
 FILES = (10, 1_000, 10_000, 100_000)
+STATISTICS_FILES = 10_000
+STATISTICS_COLUMNS = (3, 32)
 BEGINS = 50
 WRITERS = 4
 SECONDS = 8.0
@@ -33,7 +42,7 @@ print(number, flush=True)
 
 
 def run() -> list[Result]:
-    return [*_begin(), *_publish(), *_small_on_postgres()]
+    return [*_begin(), *_publish(), *_publish_with_statistics(), *_small_on_postgres()]
 
 
 def _begin() -> list[Result]:
@@ -73,26 +82,65 @@ def _publish() -> list[Result]:
     return found
 
 
+def _publish_with_statistics() -> list[Result]:
+    """The same, with the footers of real Parquet files, as a table's write reads them."""
+    found = []
+    for columns in STATISTICS_COLUMNS:
+        kinds: dict[str, Kind] = {f"c{number}": "integer" for number in range(columns)}
+        table = pa.table({name: range(10) for name in kinds})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink)
+        raw = sink.getvalue().to_pybytes()
+        times = []
+        for number in range(3):
+            with folder() as place, strandline.open(place / "lake", create=True) as lake:
+                main = lake.repository("bench", create=True).branch("main")
+                _commit_something(main, number)
+                transaction = main.transaction("bench").begin()
+                keys = _files(transaction, STATISTICS_FILES, raw)
+                times.append(seconds(partial(_stage_and_publish, transaction, keys, len(raw), kinds)))
+        name = f"publish {STATISTICS_FILES:,} files with statistics of {columns} columns"
+        found.append(result(name, times, "s", None, "less", "local files, synced; footers and publication"))
+    return found
+
+
+def _stage_and_publish(transaction: Transaction, keys: list[str], size: int, kinds: dict[str, Kind]) -> None:
+    store = transaction._core.resolver.namespace
+
+    def footer(key: str) -> tuple[str, Entry]:
+        with store.open_read(key) as source:
+            metadata = encode_statistics(parquet_statistics(source, kinds))
+        return f"t/{key.rpartition('/')[2]}", Entry(key, size, f"etag:{key}", 1, None, metadata)
+
+    transaction.stage_atomically(list(in_parallel(footer, keys)))
+    transaction.commit()
+
+
 def _commit_something(main: Branch, number: int) -> None:
     main.put("before", str(number).encode())
     main.commit("before")
 
 
 def _write(transaction: Transaction, count: int) -> None:
-    """Files of a Spark job, as it leaves them: a folder, many files."""
+    keys = _files(transaction, count, b"x")
+    transaction.stage_atomically(
+        [(f"t/{key.rpartition('/')[2]}", Entry(key, 1, f"etag:{number}", 1)) for number, key in enumerate(keys)]
+    )
+
+
+def _files(transaction: Transaction, count: int, raw: bytes) -> list[str]:
+    """Files of a Spark job, as it leaves them: a folder, many files. Their keys."""
     store = transaction._core.resolver.namespace
     folder_key = transaction._new_folder()
-    entries = []
     first = store.local_path(f"{folder_key}/part-0")
     assert first is not None
     store.put(f"{folder_key}/part-0", b"x")
     base = first.removesuffix("part-0")
-    for number in range(count):
-        with open(f"{base}part-{number:06d}.parquet", "wb") as file:
-            file.write(b"x")
-        key = f"{folder_key}/part-{number:06d}.parquet"
-        entries.append((f"t/part-{number:06d}.parquet", Entry(key, 1, f"etag:{number}", 1)))
-    transaction.stage_atomically(entries)
+    names = [f"part-{number:06d}.parquet" for number in range(count)]
+    for name in names:
+        with open(base + name, "wb") as file:
+            file.write(raw)
+    return [f"{folder_key}/{name}" for name in names]
 
 
 def _small_on_postgres() -> list[Result]:

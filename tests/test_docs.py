@@ -65,6 +65,12 @@ def test_the_page_on_locks_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert (tmp_path / "plain" / "tables" / "flights" / "month=1" / "REPAIRED").exists() is False
 
 
+def test_the_page_on_shards_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run_blocks("shards.md")
+    assert found["rows"]
+
+
 def test_the_site_is_built(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=DOCS.parent, capture_output=True, text=True, timeout=240)

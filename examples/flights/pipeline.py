@@ -1,8 +1,8 @@
 """The main job: all flights that left New York City in 2013, from raw files to a trustworthy table.
 
 It loads raw files, cleans and joins them with Spark in one transaction, fences a driver that was replaced, catches a
-bad batch on a branch before anyone sees it, merges another version, looks back in time, and takes a change back. Run
-it with `make demo`; run it again over its lake.
+bad batch on a branch before anyone sees it, merges another version, looks back in time, takes a change back, and
+streams a month of departures through shards. Run it with `make demo`; run it again over its lake.
 """
 
 from __future__ import annotations
@@ -10,17 +10,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import strandline
-from strandline import Branch, Ref, Repository
+from strandline import Antichain, Branch, Ref, Repository, Shard
 
 HERE = Path(__file__).parent
 OUT = Path(os.environ.get("STRANDLINE_DEMO_OUT", HERE / "out"))
@@ -256,6 +259,56 @@ def take_back(repo: Repository, merge: str) -> None:
         raise SystemExit("The revert did not restore main.")
 
 
+def stream_hours(spark: SparkSession, repo: Repository) -> None:
+    """January, hour by hour, into a shard; another shard follows it with an aggregate of each hour."""
+    january = repo.branch("main").table("tables/flights").to_spark(spark, where="month = 1")
+    first = january.agg(F.min("time_hour")).first()
+    assert first is not None
+    hour = ((F.unix_timestamp("time_hour") - F.unix_timestamp(F.lit(first[0]))) / 3600).cast("bigint")
+    columns = ["carrier", "flight", "origin", "dest", "dep_delay"]
+    rows = january.select(*columns, hour.alias("_time")).sort("_time").toArrow()
+    departures = repo.shard("departures", rows.select(columns).schema, key=["carrier", "flight"])
+    hourly = repo.shard("hourly", pa.schema([("flights", pa.int64()), ("late", pa.int64())]))
+    hours = pc.max(rows["_time"]).as_py() + 1
+    sender = threading.Thread(target=send, args=(departures, rows, hours))
+    sender.start()
+    follow(departures, hourly, hours)
+    sender.join()
+    latest = hourly.snapshot().to_arrow()
+    # several hours may have had as many flights: then that row is there as often
+    seen, late = (pc.sum(pc.multiply(latest[name], latest["_diff"])).as_py() for name in ("flights", "late"))
+    say(f"   {rows.num_rows:,} departures in {hours} hours, each at its exact time; {late:,} left over an hour late")
+    before = pc.sum(departures.snapshot(as_of=hours // 2).to_arrow()["_diff"]).as_py()
+    say(f"   half of the month later there were {before:,}: any hour can be read again")
+    if seen != rows.num_rows:
+        raise SystemExit(f"The aggregate knows of {seen:,} flights.")
+
+
+def send(departures: Shard, rows: pa.Table, hours: int) -> None:
+    """Append what the shard lacks: an earlier run may have come to any hour."""
+    with departures.writer() as writer:
+        for at in range(min(departures.state.upper, hours), hours):
+            writer.compare_and_append(rows.filter(pc.equal(rows["_time"], at)), at, at + 1)
+
+
+def follow(departures: Shard, hourly: Shard, hours: int) -> None:
+    """Aggregate each hour once, from where the aggregate ends: its upper says how far it came."""
+    with hourly.writer() as writer:
+        if hourly.upper == Antichain(0):
+            writer.compare_and_append(by_hour(departures.snapshot(as_of=0).to_arrow()), 0, 1)
+        listen = departures.listen(as_of=hourly.state.upper - 1)
+        while listen.as_of < hours - 1:
+            lower = listen.frontier
+            changes = listen.next()
+            writer.compare_and_append(by_hour(changes.updates), lower, changes.frontier)
+
+
+def by_hour(updates: pa.Table) -> pa.Table:
+    late = pc.fill_null(pc.greater(updates["dep_delay"], 60), False).cast(pa.int64())
+    hours = updates.append_column("late", late).group_by("_time").aggregate([([], "count_all"), ("late", "sum")])
+    return pa.table({"flights": hours["count_all"], "late": hours["late_sum"], "_time": hours["_time"]})
+
+
 def draw(spark: SparkSession, repo: Repository) -> Path:
     import matplotlib as mpl
 
@@ -307,6 +360,8 @@ def main() -> None:
             look_back(spark, repo)
         with step("Take the change back"):
             take_back(repo, merge)
+        with step("A month of departures, streamed hour by hour into a shard, and an aggregate that follows it"):
+            stream_hours(spark, repo)
         with step("Draw the delays by month"):
             draw(spark, repo)
     spark.stop()
@@ -318,6 +373,8 @@ def main() -> None:
         "ls nyc/main/tables/",
         "diff nyc/main~1 nyc/main",
         "ls nyc/main/raw/",
+        "shard ls nyc",
+        "shard cat nyc/departures --as-of 0",
     ):
         say(f"  .venv/bin/strandline {command} --lake {lake_path}")
 

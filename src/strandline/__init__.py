@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.errors import (
     AlreadyExists,
+    BeforeSince,
     BranchGone,
     BranchProtected,
     CommitExpired,
@@ -20,6 +21,7 @@ from strandline.errors import (
     Corrupted,
     Fenced,
     FormatError,
+    InvalidBounds,
     InvalidName,
     InvalidRef,
     InvalidSettings,
@@ -41,11 +43,15 @@ from strandline.errors import (
     OutcomeUnknown,
     PreconditionFailed,
     RangeLocked,
+    ReaderExpired,
+    ReaderFenced,
     RefNotFound,
     RepositoryNotFound,
     RepositoryReadOnly,
     RequirementFailed,
     SchemaMismatch,
+    ShardNotFound,
+    ShardTimeout,
     StorageError,
     StoreUnavailable,
     StrandlineError,
@@ -53,6 +59,7 @@ from strandline.errors import (
     TooManyLocks,
     TransactionClosed,
     UncommittedChanges,
+    UpperMismatch,
     UsageError,
 )
 
@@ -70,6 +77,8 @@ if TYPE_CHECKING:
     from strandline.repository.repository import Repository
     from strandline.repository.results import CommonPrefix, ObjectInfo
     from strandline.repository.transaction import Transaction, TransactionResult
+    from strandline.shards.frontier import Antichain
+    from strandline.shards.shard import Shard
     from strandline.tables.table import Table
     from strandline.tree.rows import Entry
 
@@ -77,6 +86,7 @@ __version__ = "0.1.0"
 
 # Loaded when they are first asked for: `import strandline` stays fast, and needs no driver.
 _LAZY = {
+    "Antichain": "strandline.shards.frontier",
     "Branch": "strandline.repository.branch",
     "Change": "strandline.repository.differences",
     "Commit": "strandline.branch.commits",
@@ -92,6 +102,7 @@ _LAZY = {
     "Ref": "strandline.repository.ref",
     "Repository": "strandline.repository.repository",
     "Take": "strandline.repository.locks",
+    "Shard": "strandline.shards.shard",
     "Table": "strandline.tables.table",
     "Transaction": "strandline.repository.transaction",
     "TransactionResult": "strandline.repository.transaction",
@@ -99,6 +110,8 @@ _LAZY = {
 
 __all__ = [
     "AlreadyExists",
+    "Antichain",
+    "BeforeSince",
     "Branch",
     "BranchGone",
     "BranchProtected",
@@ -115,6 +128,7 @@ __all__ = [
     "FormatError",
     "Held",
     "Imported",
+    "InvalidBounds",
     "InvalidName",
     "InvalidRef",
     "InvalidSettings",
@@ -140,6 +154,8 @@ __all__ = [
     "OutcomeUnknown",
     "PreconditionFailed",
     "RangeLocked",
+    "ReaderExpired",
+    "ReaderFenced",
     "Ref",
     "RefNotFound",
     "Repository",
@@ -147,6 +163,9 @@ __all__ = [
     "RepositoryReadOnly",
     "RequirementFailed",
     "SchemaMismatch",
+    "Shard",
+    "ShardNotFound",
+    "ShardTimeout",
     "StorageError",
     "StoreUnavailable",
     "StrandlineError",
@@ -158,6 +177,7 @@ __all__ = [
     "TransactionClosed",
     "TransactionResult",
     "UncommittedChanges",
+    "UpperMismatch",
     "UsageError",
     "__version__",
     "open",

@@ -5,6 +5,7 @@ No correctness argument rests on wall clocks: they date commits, and decide when
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from datetime import UTC, datetime
@@ -12,6 +13,10 @@ from typing import Protocol
 
 Microseconds = int
 """Microseconds since 1970-01-01 UTC, as stored on disk."""
+
+BACKOFF_FIRST_S = 0.001
+BACKOFF_MAX_S = 0.1
+"""100 attempts wait 4.5 seconds on average."""
 
 
 class Event(Protocol):
@@ -39,6 +44,11 @@ class SystemClock:
 
     def event(self) -> Event:
         return threading.Event()
+
+
+def backoff_s(attempt: int) -> float:
+    """Exponential backoff with full jitter, in seconds."""
+    return random.random() * min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(attempt, 10))
 
 
 def from_us(microseconds: Microseconds) -> datetime:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Happened = Literal["no", "unknown"]
 
@@ -85,7 +85,11 @@ class LockInvalid(UsageError):
 
 
 class SchemaMismatch(UsageError):
-    """The columns of a DataFrame are not those of the table."""
+    """The columns of what is written are not those of the table or shard."""
+
+
+class InvalidBounds(UsageError):
+    """Times that an append to a shard cannot have: an upper below its lower, updates outside of both."""
 
 
 # --- it is not there ------------------------------------------------------------------------------------------------
@@ -119,6 +123,10 @@ class ObjectNotFound(NotFound, KeyError):
 
 class TableNotFound(NotFound):
     """The path has no table record."""
+
+
+class ShardNotFound(NotFound):
+    """No shard has this name."""
 
 
 # --- take another name ----------------------------------------------------------------------------------------------
@@ -167,6 +175,34 @@ class LockRejected(Conflict):
     """A lock that cannot be taken or released beside those that there are."""
 
 
+class UpperMismatch(Conflict):
+    """The upper of a shard is not the one that an append expected.
+
+    Attributes:
+        current: the shard's upper; append there, or find out who appended. An `Antichain`.
+        expected: what the call expected.
+    """
+
+    def __init__(
+        self, what: str, *, current: Any = None, expected: Any = None, safe: str = NOTHING_CHANGED, next: str = ""
+    ) -> None:
+        self.current = current
+        self.expected = expected
+        super().__init__(what, safe=safe, next=next)
+
+
+class BeforeSince(Conflict):
+    """The contents of a shard at a time that it forgot.
+
+    Attributes:
+        since: the least time that it can still be read at. An `Antichain`; the empty one if it is over.
+    """
+
+    def __init__(self, what: str, *, since: Any = None, safe: str = NOTHING_CHANGED, next: str = "") -> None:
+        self.since = since
+        super().__init__(what, safe=safe, next=next)
+
+
 class TooManyLocks(LockRejected):
     """The branch has as many locks, or as many callers who wait for one, as fit on its record."""
 
@@ -184,6 +220,22 @@ class Fenced(StrandlineError):
     def __init__(self, what: str, *, successor: int | None = None, safe: str = NOTHING_CHANGED, next: str = "") -> None:
         self.successor = successor
         super().__init__(what, safe=safe, next=next)
+
+
+class ReaderFenced(Fenced):
+    """Somebody else uses the durable reader of a shard now.
+
+    Attributes:
+        token: the one that is on record.
+    """
+
+    def __init__(self, what: str, *, token: str = "", safe: str = NOTHING_CHANGED, next: str = "") -> None:
+        self.token = token
+        super().__init__(what, safe=safe, next=next)
+
+
+class ReaderExpired(Fenced):
+    """The lease of a reader ended: what it held may be gone."""
 
 
 class LockLost(Fenced):
@@ -222,6 +274,10 @@ class LockTimeout(Contention):
 
 class LockRateExceeded(Contention):
     """Locks of the branch were changed too often; the error says when it may go on."""
+
+
+class ShardTimeout(Contention):
+    """What a call waited for did not come within its time."""
 
 
 class RangeLocked(StrandlineError):
@@ -314,6 +370,7 @@ TABLE: dict[type[StrandlineError], ErrorKind] = {
     InvalidRef: ErrorKind("invalid-ref", 2, 400, "InvalidArgument"),
     InvalidSettings: ErrorKind("invalid-settings", 2, 400, "InvalidArgument"),
     SchemaMismatch: ErrorKind("schema-mismatch", 2, 400, "InvalidArgument"),
+    InvalidBounds: ErrorKind("invalid-bounds", 2, 400, "InvalidArgument"),
     NotFound: ErrorKind("not-found", 3, 404, "NoSuchKey"),
     LakeNotFound: ErrorKind("lake-not-found", 3, 404, "NoSuchBucket"),
     RepositoryNotFound: ErrorKind("repository-not-found", 3, 404, "NoSuchBucket"),
@@ -321,16 +378,21 @@ TABLE: dict[type[StrandlineError], ErrorKind] = {
     BranchGone: ErrorKind("branch-gone", 3, 404, "NoSuchKey"),
     ObjectNotFound: ErrorKind("object-not-found", 3, 404, "NoSuchKey"),
     TableNotFound: ErrorKind("table-not-found", 3, 404, "NoSuchKey"),
+    ShardNotFound: ErrorKind("shard-not-found", 3, 404, "NoSuchKey"),
     AlreadyExists: ErrorKind("already-exists", 4, 409, "BucketAlreadyExists"),
     Conflict: ErrorKind("conflict", 5, 409, "OperationAborted"),
     MergeConflict: ErrorKind("merge-conflict", 5, 409, "OperationAborted"),
     UncommittedChanges: ErrorKind("uncommitted-changes", 5, 409, "OperationAborted"),
     PreconditionFailed: ErrorKind("precondition-failed", 5, 412, "PreconditionFailed"),
+    UpperMismatch: ErrorKind("upper-mismatch", 5, 409, "OperationAborted"),
+    BeforeSince: ErrorKind("before-since", 5, 409, "OperationAborted"),
     NothingToCommit: ErrorKind("nothing-to-commit", 6, 400, "InvalidRequest"),
     NothingToMerge: ErrorKind("nothing-to-merge", 6, 400, "InvalidRequest"),
     TransactionClosed: ErrorKind("transaction-closed", 2, 400, "InvalidArgument"),
     RequirementFailed: ErrorKind("requirement-failed", 5, 409, "OperationAborted"),
     Fenced: ErrorKind("fenced", 12, 409, "OperationAborted"),
+    ReaderFenced: ErrorKind("reader-fenced", 12, 409, "OperationAborted"),
+    ReaderExpired: ErrorKind("reader-expired", 12, 409, "OperationAborted"),
     NotAssigned: ErrorKind("not-assigned", 7, 403, "AccessDenied"),
     NotAllowed: ErrorKind("not-allowed", 7, 403, "AccessDenied"),
     BranchProtected: ErrorKind("branch-protected", 7, 403, "AccessDenied"),
@@ -339,6 +401,7 @@ TABLE: dict[type[StrandlineError], ErrorKind] = {
     LockRejected: ErrorKind("lock-rejected", 5, 409, "OperationAborted"),
     TooManyLocks: ErrorKind("too-many-locks", 5, 409, "OperationAborted"),
     LockLost: ErrorKind("lock-lost", 12, 409, "OperationAborted"),
+    ShardTimeout: ErrorKind("shard-timeout", 8, 503, "SlowDown"),
     LockTimeout: ErrorKind("lock-timeout", 8, 503, "SlowDown"),
     LockRateExceeded: ErrorKind("lock-rate-exceeded", 8, 503, "SlowDown"),
     RangeLocked: ErrorKind("range-locked", 13, 423, "OperationAborted"),

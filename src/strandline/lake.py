@@ -17,10 +17,9 @@ from msgspec.structs import replace as replace_fields
 
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
-from strandline.branch.attempts import backoff_s
 from strandline.branch.commits import CommitLog
 from strandline.branch.stores import Stores
-from strandline.clock import Clock, SystemClock
+from strandline.clock import Clock, SystemClock, backoff_s
 from strandline.envelope import FORMAT_VERSION, decode, encode
 from strandline.errors import (
     AlreadyExists,

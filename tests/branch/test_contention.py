@@ -6,6 +6,7 @@ import pytest
 from prometheus_client import REGISTRY
 
 from strandline.branch import attempts
+from strandline.clock import BACKOFF_MAX_S
 from strandline.errors import Contention
 from tests.branch.clients import Client, link, paths
 
@@ -42,7 +43,7 @@ def test_waits_grow_and_are_bounded(one: Client, monkeypatch: pytest.MonkeyPatch
         for _ in range(attempts.MAX_ATTEMPTS + 1):
             tries.next()
     assert len(slept) == attempts.MAX_ATTEMPTS - 1 - attempts.FREE_ATTEMPTS
-    assert max(slept) <= attempts.BACKOFF_MAX_S
+    assert max(slept) <= BACKOFF_MAX_S
     assert len(set(slept)) > 50  # jitter
 
 

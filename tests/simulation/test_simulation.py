@@ -48,7 +48,8 @@ def test_no_schedule_breaks_a_promise() -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
-    ("family", "seeds"), [("jobs", 800), ("garbage", 400), ("ranges", 200), ("locks", 1_200), ("queues", 200)]
+    ("family", "seeds"),
+    [("jobs", 800), ("garbage", 400), ("ranges", 200), ("locks", 1_200), ("queues", 200), ("shards", 250)],
 )
 def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, seeds: int) -> None:
     broken: list[tuple[int, str]] = []
@@ -76,12 +77,21 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, s
             "refusal: LockLost",
         ),
         "queues": ("transition: waiting for a lock", "transition: lock held"),
+        "shards": (
+            *(
+                f"operation: {kind}"
+                for kind in ("append", "epoch", "read held", "next", "merge all", "collect", "move")
+            ),
+            *(f"refusal: {name}" for name in ("UpperMismatch", "ReaderFenced", "ShardTimeout", "the client died")),
+            *(f"fault: {name}" for name in ("dies", "done, reply lost", "reply lost, effect comes later", "swap lost")),
+        ),
         "ranges": ("operation: collect", "transition: commit"),
         "garbage": ("operation: collect garbage", "operation: copy across", "refusal: CommitExpired", "fault: dies"),
     }[family]
     assert [name for name in wanted if not reached[name]] == []
 
 
+@pytest.mark.mutation
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("patch", MUTATIONS, ids=[patch.stem for patch in MUTATIONS])
 def test_a_mutation_is_caught(patch: Path, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -38,20 +39,22 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class Place:
     """A lake, and the drivers that work in it one after the other."""
 
+    run: ClassVar[Callable[..., None]] = staticmethod(run)
+
     def __init__(self, folder: Path, remote: str) -> None:
         self.folder = folder
         self.remote = remote
         self.number = 0
         self.tokens: list[str] = []
         self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["tests.transactions.killed_driver", "pyspark.sql.connect.session"])
+        self.context.set_forkserver_preload([self.run.__module__, "pyspark.sql.connect.session"])
         with strandline.open(folder / "lake", create=True, synced=False) as lake:
             lake.repository("nyc", create=True)
 
     def start(self, token: str, at: int = 0, when: str = "before", what: int = signal.SIGKILL) -> Driver:
         self.number += 1
         arguments = (str(self.folder), self.remote, self.number, at, when, int(what), token)
-        process = self.context.Process(target=run, args=arguments)
+        process = self.context.Process(target=self.run, args=arguments)
         process.start()
         return Driver(self, self.number, process)
 
@@ -182,7 +185,7 @@ def _clean_up(place: Place, lake: Lake) -> None:
     for found in list(main.transactions):
         if found.state in ("open", "rejected-pending"):
             main.transactions.recover(found.id)
-    for _ in range(2):
+    for _ in range(3):  # a commit that nobody made a head is noted, then expires, then its files go
         repo.gc.run(grace_days=0)
         time.sleep(0.02)  # the clock of the file system ticks every few milliseconds
     place.check(lake)

@@ -12,6 +12,7 @@ HERE = Path(__file__).parent
 MUTANTS = Mutants(HERE / "mutations", [HERE / name for name in ("test_laws.py", "test_collection.py", "test_races.py")])
 
 
+@pytest.mark.mutation
 @pytest.mark.parametrize("patch", MUTANTS.patches, ids=[patch.stem for patch in MUTANTS.patches])
 def test_a_law_notices_its_mutation(patch: Path) -> None:
     assert MUTANTS.verdict(patch) == ""

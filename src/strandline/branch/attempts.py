@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from strandline import metrics
 from strandline.branch.commits import CommitLog
+from strandline.clock import backoff_s
 from strandline.errors import Contention, StrandlineError
 from strandline.operations import debug
 
@@ -18,14 +18,6 @@ MAX_ATTEMPTS = 100
 """How often an operation meets a changed record before it gives up."""
 FREE_ATTEMPTS = 2
 """So often it tries again at once: mostly whoever came first is done by then."""
-BACKOFF_FIRST_S = 0.001
-BACKOFF_MAX_S = 0.1
-"""100 attempts wait 4.5 seconds on average."""
-
-
-def backoff_s(attempt: int) -> float:
-    """Exponential backoff with full jitter, in seconds."""
-    return random.random() * min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2.0 ** min(attempt, 10))
 
 
 class Attempts:

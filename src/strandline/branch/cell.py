@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from strandline import metrics
-from strandline.branch.attempts import MAX_ATTEMPTS, Attempts, backoff_s
+from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
 from strandline.branch.record import WRITE_IDS_KEPT, Branch, Deleted, RefRecord, what_changed
 from strandline.branch.reflog import keep_moves
 from strandline.branch.sensor import Sensor
 from strandline.branch.shared_read import SharedRead
 from strandline.branch.stores import Stores
-from strandline.clock import Microseconds
+from strandline.clock import Microseconds, backoff_s
 from strandline.envelope import decode, encode
 from strandline.errors import BranchGone, OutcomeUnknown, RefNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, new_id

@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Literal, TypeVar
 
 from strandline.branch import lock_rules
-from strandline.branch.attempts import Attempts, backoff_s
+from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
 from strandline.branch.commits import CommitLog
 from strandline.branch.lock_rules import NOBODY, Request, Withdrawn
@@ -23,7 +23,7 @@ from strandline.branch.ranges import Range
 from strandline.branch.record import Branch, LayersMoved, Lock
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
-from strandline.clock import Clock
+from strandline.clock import Clock, backoff_s
 from strandline.errors import (
     LockRateExceeded,
     LockRejected,

@@ -36,6 +36,11 @@ class Stores:
         """Partition of the repository's other records; the first part of a key says which."""
         return b"r/" + self.repository_id.encode() + b"/records"
 
+    @property
+    def shards(self) -> bytes:
+        """What the partitions of shards begin with: their names, and their logs."""
+        return b"r/" + self.repository_id.encode() + b"/shards"
+
     def staging(self, token: StagingToken) -> bytes:
         """Partition of the entries staged under one token, by path."""
         return b"r/" + self.repository_id.encode() + b"/staging/" + token.encode()

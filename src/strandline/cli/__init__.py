@@ -19,6 +19,7 @@ from strandline.cli import (
     range_commands,
     ref_commands,
     repo_commands,
+    shard_commands,
     table_commands,
     tx_commands,
     upkeep_commands,
@@ -41,6 +42,7 @@ app.add_typer(tx_commands.app, name="tx")
 app.add_typer(gc_commands.app, name="gc")
 app.add_typer(lock_commands.app, name="lock")
 app.add_typer(range_commands.app, name="range")
+app.add_typer(shard_commands.app, name="shard")
 app.command()(lake_commands.init)
 for command in (
     object_commands.ls,

@@ -49,6 +49,7 @@ from strandline.repository.writers import Transactions, Writers
 from strandline.tree.rows import TOMBSTONE, Entry, column, encode_staged, entries_of
 
 if TYPE_CHECKING:
+    from strandline.repository.feed import Feed
     from strandline.repository.held import Held
     from strandline.repository.importing import Imported
     from strandline.repository.range_jobs import RangeJobs
@@ -715,6 +716,13 @@ class Branch(Writable):
     def transactions(self) -> Transactions:
         """The transactions on record, and what an operator can do to them."""
         return Transactions(self)
+
+    @property
+    def feed(self) -> Feed:
+        """The branch's changes, move by move, as a shard that queries follow."""
+        from strandline.repository.feed import Feed
+
+        return Feed(self)
 
     @property
     def writers(self) -> Writers:

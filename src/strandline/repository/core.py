@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -20,6 +22,8 @@ from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
 from strandline.ids import BranchId
 from strandline.repository.upkeep import Upkeep
+from strandline.shards.catalog import ShardCatalog
+from strandline.shards.shard import Shard
 
 SWEEP_EVERY_COMMITS = 100
 """One commit in so many, by chance, sweeps dropped tokens: so do many short processes with a commit each."""
@@ -27,7 +31,7 @@ COMPACT_AFTER_S = 1.0
 """A compaction waits so long before it begins: deletions are often followed by a commit, which does the same work."""
 
 
-@dataclass(slots=True)
+@dataclass
 class RepositoryCore:
     """Stores, commits, branch records and addresses of one repository. Safe to share between threads.
 
@@ -47,6 +51,20 @@ class RepositoryCore:
     cells: dict[str, BranchCell] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     transactions: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary)
+
+    @cached_property
+    def shards(self) -> ShardCatalog:
+        stores = self.stores
+        return ShardCatalog(
+            stores.kv,
+            stores.shards,
+            stores.trees.blobs,
+            stores.clock,
+            socket.gethostname(),
+            self.upkeep,
+            lambda name: (_reopen_shard, (self.reopen, name)),
+            runs_upkeep=self.compacts,
+        )
 
     def cell(self, name: str) -> BranchCell:
         cell = self.cells.get(name)
@@ -79,3 +97,9 @@ class RepositoryCore:
 def _progress(branch: Branch) -> tuple[str, int]:
     """What a commit, a reset or a compaction changes."""
     return branch.head, branch.content_epoch
+
+
+def _reopen_shard(repository: tuple[Callable[..., Any], tuple[Any, ...]], name: str) -> Shard:
+    make, arguments = repository
+    shard: Shard = make(*arguments).shard(name)
+    return shard

@@ -8,8 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.blob import BlobStore
+from strandline.ids import prefix_end
 from strandline.repository.catalog import MARKER
+from strandline.shards.catalog import FOLDER
 from strandline.tree.rows import search
+
+SHARDS = FOLDER + "/"
 
 
 class Files:
@@ -35,6 +39,8 @@ class Files:
         self.times: npt.NDArray[np.int64] = sizes_and_times[:, 1]
         self.is_referred: npt.NDArray[np.bool_] = np.zeros(len(self.keys), np.bool_)
         self.mark(pa.array([MARKER]))
+        # what shards refer to is known to their logs alone, and collected by their own upkeep
+        self.is_referred[self.below(SHARDS, prefix_end(SHARDS))] = True
 
     def __len__(self) -> int:
         return len(self.keys)

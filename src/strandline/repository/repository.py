@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -46,6 +46,7 @@ from strandline.repository.record import (
 from strandline.repository.ref import Ref, open_ref
 from strandline.repository.repository_lock import RepositoryLock, release_repository
 from strandline.repository.results import Results
+from strandline.shards.shard import Shard
 
 
 class NamedRef(msgspec.Struct, frozen=True):
@@ -193,6 +194,41 @@ class Repository:
     def merge_base(self, left: Ref | str, right: Ref | str) -> Commit | None:
         """The best common ancestor of two refs, or None."""
         return merge_base(self._core.commits, self._source(left).id, self._source(right).id)
+
+    # --- shards -------------------------------------------------------------------------------------------------------
+
+    def shard(
+        self,
+        name: str,
+        schema: pa.Schema | None = None,
+        *,
+        key: Sequence[str] | None = None,
+        codec: str = "columns",
+        consensus: Literal["kv", "blob"] = "kv",
+    ) -> Shard:
+        """A shard: a durable collection with exact times.
+
+        Args:
+            schema: of its columns; makes the shard if there is none of this name. Without it, the shard must exist.
+            key: the columns of the key, by which its files are sorted; by default all.
+            codec: "columns", or "json" for keys and values of any shape.
+            consensus: where a new shard's changes are decided: in the key-value store, or in the object store alone,
+                which then must be able to refuse to overwrite.
+
+        Raises:
+            ShardNotFound: there is none, and no schema to make it.
+            SchemaMismatch: it has another schema or codec.
+        """
+        return self._core.shards.get(name, schema, key=key, codec=codec, consensus=consensus)
+
+    def shards(self) -> list[str]:
+        """The names of all shards, in their order."""
+        return [record.name for record in self._core.shards.list()]
+
+    @logged("delete shard")
+    def delete_shard(self, name: str) -> None:
+        """End a shard, delete its bytes, and free its name."""
+        self._core.shards.delete(name)
 
     # --- settings -----------------------------------------------------------------------------------------------------
 

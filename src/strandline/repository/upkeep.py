@@ -22,8 +22,8 @@ class Upkeep(Protocol):
 
     def start(self, key: tuple[str, ...], job: Callable[[], object]) -> None: ...
 
-    def pause(self, seconds: float) -> None:
-        """Wait within a job; at once over when the lake is being closed."""
+    def pause(self, seconds: float) -> bool:
+        """Wait within a job; at once over, and true, when the lake is being closed."""
 
     def close(self) -> None: ...
 
@@ -67,8 +67,8 @@ class ThreadedUpkeep:
             with self._lock:  # which `start` holds until the job is among the running ones
                 self._running.pop(key, None)
 
-    def pause(self, seconds: float) -> None:
-        self._closing.wait(seconds)
+    def pause(self, seconds: float) -> bool:
+        return self._closing.wait(seconds)
 
     def close(self) -> None:
         if self._pid != os.getpid():

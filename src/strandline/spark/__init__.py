@@ -1,7 +1,8 @@
 """Spark: reading and writing tables natively. Plain DataFrame calls only, so that it runs on Spark Connect as well."""
 
+from strandline.spark.changes import changes
 from strandline.spark.read import read_table
 from strandline.spark.session import configure
 from strandline.spark.write import write_table
 
-__all__ = ["configure", "read_table", "write_table"]
+__all__ = ["changes", "configure", "read_table", "write_table"]

@@ -11,6 +11,7 @@ from collections import Counter
 from strandline.testing.simulation.batches import run_batches
 from strandline.testing.simulation.families import FAMILIES
 from strandline.testing.simulation.run import simulate
+from strandline.testing.simulation.shards import FAMILY
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -20,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--until-broken", action="store_true", help="stop at the first broken promise")
     parser.add_argument("--seed", type=int, help="run this one seed and show its interleaving")
-    parser.add_argument("--family", choices=("protocol", *FAMILIES), default="protocol", help="which scenarios")
+    parser.add_argument("--family", choices=("protocol", *FAMILIES, FAMILY), default="protocol", help="which scenarios")
     chosen = parser.parse_args(arguments)
     if chosen.seeds < 1 or chosen.jobs < 1 or chosen.first < 0:
         parser.error("--seeds and --jobs are at least 1, --first at least 0")

@@ -14,15 +14,16 @@ from unittest.mock import patch
 from strandline.branch.record import LayersMoved
 from strandline.errors import NothingToCommit, ObjectMissing, StrandlineError
 from strandline.repository.repository import Repository
+from strandline.testing.simulation import shards
 from strandline.testing.simulation.actors import OFTEN, SCENARIOS, Actor, listing
 from strandline.testing.simulation.collector import referred_bytes, referred_files
 from strandline.testing.simulation.families import FAMILIES
 from strandline.testing.simulation.history import PATHS, Operation
 from strandline.testing.simulation.non_promises import EXAMPLES
 from strandline.testing.simulation.oracle import Broken, Oracle, transition
-from strandline.testing.simulation.scheduler import Endless, Faults, Scheduler
+from strandline.testing.simulation.scheduler import Endless, Scheduler, some_faults
 from strandline.testing.simulation.trace import readable
-from strandline.testing.simulation.world import DAY_US, World, partitions_with, seeded_ids
+from strandline.testing.simulation.world import World, partitions_with, seeded_ids, some_clock
 from strandline.tree.range_file import read_ranges, read_rows
 
 MAX_ACTORS = 6
@@ -44,22 +45,22 @@ class Outcome:
     broken: list[Broken]
     reached: Counter[str]
     steps: int
-    world: World = field(repr=False)
-
-    def trace(self) -> str:
-        """The interleaving, step by step, then the operations and what is wrong with them."""
-        return readable(self.world, self.broken)
+    trace: Callable[[], str] = field(repr=False)
+    """The interleaving, step by step, then the operations and what is wrong with them."""
 
 
 def simulate(seed: int, family: str = "protocol") -> Outcome:
     """Run one schedule and judge its history.
 
     Args:
-        family: which scenarios it is taken from: "protocol", or one of `jobs.FAMILIES`.
+        family: which scenarios it is taken from: "protocol", "shards", or one of `families.FAMILIES`.
     """
+    if family == shards.FAMILY:
+        judged = shards.simulate(seed)
+        return Outcome(seed, judged.broken, judged.reached, judged.scheduler.step, judged.trace)
     reached: Counter[str] = Counter()
     rnd = Random(seed)
-    scheduler = Scheduler(seed, _faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95)), tears_scans=rnd.random() < 0.3)
+    scheduler = Scheduler(seed, some_faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95)), tears_scans=rnd.random() < 0.3)
     with seeded_ids(seed), _instruments(reached, scheduler, cached_s=rnd.choice((0, 5, 5))):
         world = World(scheduler)
         plan(world, rnd, family)
@@ -90,19 +91,7 @@ def simulate(seed: int, family: str = "protocol") -> Outcome:
             reached[f"fault: {line.fate.value}"] += 1
         elif line.what in ("dies", "swap lost"):
             reached[f"fault: {line.what}"] += 1
-    return Outcome(seed, broken, reached, scheduler.step, world)
-
-
-def _faults(rnd: Random) -> Faults:
-    """None, some, or many: most bugs need few, and too many end every operation early."""
-    scale = rnd.choice((0, 1, 1, 3))
-    return Faults(
-        not_done=0.002 * scale,
-        lost=0.006 * scale,
-        late=0.004 * scale,
-        killed=0.0015 * scale,
-        stalled=rnd.choice((0.0, 0.03, 0.1)),
-    )
+    return Outcome(seed, broken, reached, scheduler.step, lambda: readable(world, broken))
 
 
 def plan(world: World, rnd: Random, family: str) -> None:
@@ -121,16 +110,9 @@ def plan(world: World, rnd: Random, family: str) -> None:
         if last is not None and rnd.random() < (0.8 if scenario == "threads" else 0.2):
             process, repo = last.process, last.repo  # two threads of one process
         else:
-            process, repo = world.process(f"p{number}", [] if family == "queues" else _clock(rnd))
+            process, repo = world.process(f"p{number}", [] if family == "queues" else some_clock(rnd))
         last = Actor(world, process, repo, role, rnd.randrange(steps // 2, steps + 1))
         world.scheduler.spawn(process, f"{process.name} {role}", last.run)
-
-
-def _clock(rnd: Random) -> list[tuple[int, int]]:
-    """Mostly right; some are wrong by up to three days, and jump."""
-    if rnd.random() < 0.7:
-        return []
-    return [(0, rnd.randrange(-3 * DAY_US, 3 * DAY_US)), (rnd.randrange(2_000), rnd.randrange(-DAY_US, DAY_US))]
 
 
 # each process decodes each file it reads; the same bytes give the same rows, so once is enough for all

@@ -56,6 +56,18 @@ class Faults:
     stalled: float = 0.0
 
 
+def some_faults(rnd: random.Random) -> Faults:
+    """None, some, or many: most bugs need few, and too many end every operation early."""
+    scale = rnd.choice((0, 1, 1, 3))
+    return Faults(
+        not_done=0.002 * scale,
+        lost=0.006 * scale,
+        late=0.004 * scale,
+        killed=0.0015 * scale,
+        stalled=rnd.choice((0.0, 0.03, 0.1)),
+    )
+
+
 @dataclass(slots=True)
 class Process:
     """What dies at once and shares caches."""

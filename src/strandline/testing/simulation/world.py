@@ -61,6 +61,13 @@ class SimulatedClock:
         return SimulatedEvent(self._scheduler)
 
 
+def some_clock(rnd: random.Random) -> list[tuple[int, int]]:
+    """Mostly right; some are wrong by up to three days, and jump."""
+    if rnd.random() < 0.7:
+        return []
+    return [(0, rnd.randrange(-3 * DAY_US, 3 * DAY_US)), (rnd.randrange(2_000), rnd.randrange(-DAY_US, DAY_US))]
+
+
 class SimulatedUpkeep:
     """Background work as further tasks of the process."""
 
@@ -87,8 +94,9 @@ class SimulatedUpkeep:
         task = self._scheduler.spawn(self._process, f"{self._process.name}/{key[0]}", run)
         task.operation = Operation(-1, self._process.name, f"background {key[0]}", key[-1], "", self._scheduler.step)
 
-    def pause(self, seconds: float) -> None:
+    def pause(self, seconds: float) -> bool:
         self._scheduler.sleep(20)
+        return False
 
     def close(self) -> None: ...
 

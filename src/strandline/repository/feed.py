@@ -1,0 +1,158 @@
+"""The changes of a branch as a shard: each move of its head is a time, and its files that came and went are updates.
+
+A move of the head is a fact with a number, so whoever records it writes the same: any process may do it, at any time,
+and several at once.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.branch.record import Branch as BranchRecord
+from strandline.branch.record import HeadMove
+from strandline.branch.reflog import read_moves
+from strandline.errors import Conflict, UpperMismatch
+from strandline.ids import CommitId
+from strandline.operations import logged
+from strandline.shards.codec import TIME
+from strandline.shards.shard import Shard
+from strandline.shards.updates import concatenated
+from strandline.shards.writer import Writer
+from strandline.tree.diff import diff
+from strandline.tree.rows import SCHEMA as OBJECTS
+
+if TYPE_CHECKING:
+    from strandline.repository.branch import Branch
+
+SCHEMA = pa.schema(
+    [
+        pa.field("path", pa.string()),
+        pa.field("change", pa.string()),
+        pa.field("commit", pa.string()),
+        pa.field("author", pa.string()),
+        *(field for field in OBJECTS if field.name != "path"),
+    ]
+)
+"""`change` is "added" or "removed"; a file that changed is both. The columns of the object say which bytes."""
+MOVES_AT_ONCE = 100
+WRITER = "feed"
+
+
+class Feed:
+    """The changes of a branch, from the commit that its head was at when they were first recorded.
+
+    Attributes:
+        shard: its times are the numbers of the head's moves; the files at the first commit are added at its first time.
+    """
+
+    def __init__(self, branch: Branch) -> None:
+        self._branch = branch
+        self._core = branch._core
+        self.shard: Shard = self._core.shards.get(f"_feed-{branch.branch_id}", SCHEMA, key=["path"])
+
+    def __repr__(self) -> str:
+        return f"<Feed of {self._branch!r}>"
+
+    @property
+    def place(self) -> str:
+        return f"{self._core.name}/{self._branch.name}"
+
+    @logged("record changes")
+    def record(self) -> int:
+        """Record the moves of the head that are not recorded yet; how many this call did.
+
+        Raises:
+            Conflict: more moves came since the last time than the reflog keeps: what changed between is not known move
+                by move.
+            CommitExpired: a commit in between was collected.
+        """
+        recorded = 0
+        writer = self.shard.writer(WRITER)
+        while True:
+            upper = self.shard.state.upper
+            record = self._branch._cell.read(self._branch.branch_id).branch
+            if upper > record.move_count:
+                return recorded
+            try:
+                if upper == 0:
+                    self._begin(writer, record)
+                    recorded += 1
+                else:
+                    recorded += self._go_on(writer, record, upper)
+            except UpperMismatch:
+                continue  # somebody else recorded it: the same
+
+    def _begin(self, writer: Writer, record: BranchRecord) -> None:
+        """Everything that is there is added, at the number of the move that made it so."""
+        by = record.moves[0].by if record.moves else ""
+        rows = self._rows(None, record.head, by)
+        count = record.move_count
+        writer.compare_and_append(_at(rows, count), 0, count + 1)
+
+    def _go_on(self, writer: Writer, record: BranchRecord, upper: int) -> int:
+        missing = record.move_count - upper + 1
+        moves: list[HeadMove] = list(islice(read_moves(self._core.stores, record), missing))
+        if len(moves) < missing:
+            raise Conflict(
+                f"The head of {self._branch.name!r} moved {missing:,} times since changes were last recorded, and the "
+                f"reflog keeps {len(moves):,}.",
+                next="Record more often. To begin anew, delete the shard: repository.delete_shard("
+                f"{self.shard.name!r}).",
+            )
+        oldest_first = moves[::-1][:MOVES_AT_ONCE]
+        for number, move in enumerate(oldest_first, upper):
+            rows = self._rows(move.before or None, move.after, move.by)
+            writer.compare_and_append(_at(rows, number), number, number + 1)
+        return len(oldest_first)
+
+    def _rows(self, before: CommitId | None, after: CommitId, by: str) -> pa.Table:
+        """What came and went between two commits."""
+        commits, trees = self._core.commits, self._core.stores.trees
+        if before is None:
+            found = [_changes(objects, "added", after, by) for objects in trees.scan(commits.tree(after))]
+        else:
+            found = [
+                _changes(objects.filter(pc.is_valid(objects.column("path"))), change, after, by)
+                for part in diff(trees, commits.tree(before), commits.tree(after), "", None)
+                for objects, change in ((part.left, "removed"), (part.right, "added"))
+            ]
+        return pa.concat_tables(found) if found else SCHEMA.empty_table()
+
+    def changes(self, prefix: str = "", since: int | None = None) -> pa.Table:
+        """What changed below a prefix after a time: recorded first, then read.
+
+        Args:
+            since: a number of a move, as `_time` gave it; None for everything, the first files as well.
+
+        Returns:
+            The columns of `SCHEMA`, `_time` and `_diff` (1), in the order of time.
+        """
+        self.record()
+        state = self.shard.state
+        first = state.since if since is None else since
+        tables = [self.shard.snapshot(first).to_arrow()] if since is None and state.upper > first else []
+        if state.upper > first + 1:
+            tables.append(self.shard.listen(first, timeout_s=0).next().updates)
+        whole = concatenated(tables, SCHEMA)
+        if prefix:
+            whole = whole.filter(pc.starts_with(whole.column("path"), prefix))
+        return whole.sort_by([(TIME, "ascending"), ("path", "ascending"), ("change", "descending")])
+
+
+def _changes(objects: pa.Table, change: str, commit: CommitId, by: str) -> pa.Table:
+    told = {"change": change, "commit": str(commit), "author": by}
+    columns = [
+        pa.chunked_array([pa.repeat(told[field.name], objects.num_rows)])
+        if field.name in told
+        else objects.column(field.name)
+        for field in SCHEMA
+    ]
+    return pa.table(columns, schema=SCHEMA)
+
+
+def _at(rows: pa.Table, time: int) -> pa.Table:
+    return rows.append_column(TIME, pa.array([time] * rows.num_rows, pa.int64()))

@@ -1,0 +1,97 @@
+"""From a shard to a table of a branch, and back."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from strandline.errors import UsageError
+from strandline.repository.branch import Branch
+from strandline.repository.ref import Ref
+from strandline.repository.transaction import TransactionResult
+from strandline.shards.codec import DIFF
+from strandline.shards.shard import Shard
+from strandline.spark.read import quoted
+from strandline.spark.shards.native import append, read
+
+SHARD_METADATA = "strandline.shard"
+TIME_METADATA = "strandline.shard.time"
+_OLD, _NEW = "_before", "_after"
+
+
+def materialise(
+    spark: SparkSession, shard: Shard, branch: Branch, path: str, *, as_of: int | None = None, writer: str = ""
+) -> TransactionResult:
+    """Write the contents of a shard at a time as a table, in one transaction; its commit says which shard and time.
+
+    Args:
+        as_of: by default the newest time that is complete. A time that the writer published before is not written
+            again.
+        writer: of the transaction; by default named after the shard.
+
+    Raises:
+        UsageError: a row is there several times, or fewer than no times, which no table can hold.
+        BeforeSince, ShardTimeout: of the time.
+    """
+    time = shard.snapshot(as_of).as_of
+    contents = read(spark, shard, time)
+    odd = contents.where(F.col(DIFF) != 1).limit(1).collect()
+    if odd:
+        raise UsageError(
+            f"A row of {shard.name!r} is there {odd[0][DIFF]} times at {time}, which a table cannot say.",
+            next="Aggregate strandline.spark.shards.read(…) and write that.",
+        )
+    metadata = {SHARD_METADATA: shard.name, TIME_METADATA: str(time)}
+    name = writer or f"shard-{shard.name}"
+    message = f"{shard.name} at {time}"
+    with branch.transaction(name, message, token=f"{shard.id}:{time}:{path}", metadata=metadata) as tx:
+        tx.table(path).write(contents.select(*_rows(shard)), mode="overwrite")
+    return tx.result
+
+
+def absorb(spark: SparkSession, shard: Shard, ref: Ref, path: str, *, writer: str = "") -> int | None:
+    """Make the contents of a shard those of a table: what is new is appended, what is gone is retracted, at one time.
+
+    Args:
+        writer: makes it safe to repeat: the same commit of the table is absorbed once by a writer.
+
+    Returns:
+        The time, or None if the shard held exactly that.
+    """
+    table = ref.table(path).to_spark(spark)
+    unknown = sorted(set(table.columns) - set(shard.schema.names))
+    if unknown:
+        raise UsageError(f"The table has columns that {shard.name!r} has not: {', '.join(unknown)}.")
+    rows = _rows(shard)
+    after = _counted(_padded(table, shard), F.count(F.lit(1)), rows, _NEW)
+    if shard.state.upper:
+        before = _counted(read(spark, shard), F.sum(DIFF), rows, _OLD)
+    else:
+        before = after.limit(0).withColumnRenamed(_NEW, _OLD)
+    # nulls are equal here, so a join by columns would lose them
+    both = after.select(*rows, F.col(_NEW).alias(DIFF)).unionByName(before.select(*rows, (-F.col(_OLD)).alias(DIFF)))
+    changes = both.groupBy(*rows).agg(F.sum(DIFF).cast("bigint").alias(DIFF)).where(F.col(DIFF) != 0)
+    if changes.isEmpty():
+        return None
+    token = f"absorb {ref.id} {path}" if writer else None
+    return append(shard, changes, writer=writer, token=token)
+
+
+def _rows(shard: Shard) -> list[Column]:
+    return [quoted(name) for name in shard.schema.names]
+
+
+def _padded(frame: DataFrame, shard: Shard) -> DataFrame:
+    """With nulls for the columns that a table lacks."""
+    fields = from_arrow_schema(shard.schema).fields
+    return frame.select(
+        *(
+            (quoted(field.name) if field.name in frame.columns else F.lit(None)).cast(field.dataType).alias(field.name)
+            for field in fields
+        )
+    )
+
+
+def _counted(frame: DataFrame, count: Column, rows: list[Column], name: str) -> DataFrame:
+    return frame.groupBy(*rows).agg(count.cast("bigint").alias(name))

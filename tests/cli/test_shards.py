@@ -1,0 +1,67 @@
+"""`strandline shard`, as a transcript, with wrong input."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tests.cli.test_cli import Run, cli, lake_cli
+
+GOLDEN = Path(__file__).parent / "transcript_shards.txt"
+__all__ = ["cli", "lake_cli"]
+
+
+def test_working_with_a_shard_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> None:
+    lines: list[str] = []
+
+    def say(*arguments: str) -> str:
+        code, out, err = lake_cli(*arguments)
+        shown = " ".join(f"'{word}'" if " " in word else word for word in arguments)
+        lines.append(f"$ strandline {shown}".rstrip())
+        lines.extend((out + err).rstrip("\n").split("\n") if out + err else [])
+        if code:
+            lines.append(f"(exit code {code})")
+        return out
+
+    first, second, odd = tmp_path / "first.csv", tmp_path / "second.parquet", tmp_path / "odd.csv"
+    first.write_text("flight,gate\nUA1545,C20\nB6725,E3\n")
+    pq.write_table(pa.table({"flight": ["UA1545"], "gate": ["C22"]}), second)
+    odd.write_text("flight,place\nUA1545,C20\n")
+    say("shard", "ls", "nyc")
+    say("shard", "create", "nyc", "flight:string")
+    say("shard", "create", "nyc/gates", "flight")
+    say("shard", "create", "nyc/gates", "flight:text")
+    say("shard", "create", "nyc/gates", "flight:string", "--key", "gate")
+    say("shard", "create", "nyc/gates", "flight:string", "gate:string", "--key", "flight")
+    say("shard", "create", "nyc/gates", "flight:string", "--key", "flight")
+    say("shard", "cat", "nyc/gates")
+    say("shard", "append", "nyc/gates", str(first))
+    say("shard", "append", "nyc/gates", str(second))
+    say("shard", "append", "nyc/gates", str(tmp_path / "nothing.csv"))
+    say("shard", "append", "nyc/gates", str(tmp_path))
+    say("shard", "append", "nyc/gates", str(odd))
+    say("shard", "append", "nyc/gates", str(first), "--retract")
+    say("shard", "cat", "nyc/gates")
+    say("shard", "cat", "nyc/gates", "--as-of", "0")
+    say("shard", "cat", "nyc/gates", "--as-of", "1", "--json")
+    say("shard", "cat", "nyc/gates", "--as-of", "7")
+    say("shard", "cat", "nyc/nothing")
+    say("shard", "cat", "gates")
+    say("shard", "tail", "nyc/gates", "--as-of", "0")
+    say("shard", "ls", "nyc")
+    say("shard", "show", "nyc/gates")
+    say("shard", "compact", "nyc/gates")
+    say("shard", "compact", "nyc/gates", "--full")
+    say("shard", "collect", "nyc/gates")
+    say("shard", "sweep", "nyc/gates", "--dry-run")
+    say("shard", "rm", "nyc/gates")
+    say("shard", "rm", "nyc/gates")
+    say("shard", "ls", "nyc")
+    text = re.sub(re.escape(str(tmp_path)), "FOLDER", "\n".join(lines)) + "\n"
+    if os.environ.get("STRANDLINE_TEST_WRITE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text()

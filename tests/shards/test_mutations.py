@@ -1,0 +1,19 @@
+"""Each law of shards can fail: under the mutation of its number it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import Mutants
+
+HERE = Path(__file__).parent
+FILES = ("test_consensus.py", "test_writes.py", "test_reads.py", "test_upkeep.py")
+MUTANTS = Mutants(HERE / "mutations", [HERE / name for name in FILES])
+
+
+@pytest.mark.mutation
+@pytest.mark.parametrize("patch", MUTANTS.patches, ids=[patch.stem for patch in MUTANTS.patches])
+def test_a_law_notices_its_mutation(patch: Path) -> None:
+    assert MUTANTS.verdict(patch) == ""
