@@ -42,7 +42,8 @@ python_environment() {
       fail "uv could not be installed with pip."
   fi
   say "setup: installing the locked Python packages"
-  .venv/bin/uv pip sync --quiet --python .venv/bin/python --require-hashes requirements/uv.txt requirements/dev.txt ||
+  # compiled now: where Python is told to keep no bytecode, each of the tests' processes would compile all of it again
+  .venv/bin/uv pip sync --quiet --compile-bytecode --python .venv/bin/python --require-hashes requirements/uv.txt requirements/dev.txt ||
     fail "the locked packages could not be installed."
   .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --no-build-isolation -e . ||
     fail "strandline itself could not be installed."
@@ -55,7 +56,7 @@ newest_spark() { # beside the locked one, for the tests that run on both
   [ "$want" = "$(cat "$place/strandline-locked" 2>/dev/null || true)" ] && return
   say "setup: installing Spark's newest release, for tests"
   rm -rf "$place"
-  .venv/bin/uv pip install --quiet --python .venv/bin/python --require-hashes --target "$place" \
+  .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --require-hashes --target "$place" \
     -r requirements/spark-newest.txt || fail "Spark's newest release could not be installed."
   echo "$want" >"$place/strandline-locked"
 }
@@ -136,6 +137,7 @@ servers() {
 
 : >.cache/env.new
 python_environment
+.venv/bin/python -m compileall -q src || true
 set_up_java
 echo "export PYSPARK_PYTHON='$PWD/.venv/bin/python' PYSPARK_DRIVER_PYTHON='$PWD/.venv/bin/python'" >>.cache/env.new
 [ "$what" = servers ] && servers

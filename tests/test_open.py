@@ -149,6 +149,19 @@ def test_importing_loads_no_driver_and_nothing_heavy() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_opening_and_writing_loads_no_data_frames(tmp_path: Path) -> None:
+    """They take a process as long to load as everything else together: short jobs and the command line would feel it."""
+    script = (
+        "import sys, strandline;"
+        "main = strandline.open(sys.argv[1], create=True).repository('nyc', create=True).branch('main');"
+        "main.put('a', b'1'); assert main.read('a') == b'1';"
+        "print(sorted({'pandas', 'polars', 'pyspark', 'pyarrow.dataset'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "lake")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_core_works_with_no_extra_installed(tmp_path: Path) -> None:
     script = (
         "import sys\n"

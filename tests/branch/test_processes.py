@@ -37,9 +37,11 @@ while True:
         number += 1
         if kind == "commit":
             main.commit(f"{who} {number}")
+            print("committed", flush=True)
             time.sleep(rnd.random() * 0.02)
         elif kind == "compact":
             main.compact(force=True)
+            print("compacted", flush=True)
             time.sleep(rnd.random() * 0.05)
         else:
             path = f"{who}/{rnd.randrange(12)}"
@@ -68,6 +70,9 @@ class Worker:
             self.process = subprocess.Popen(command, stdout=out, stderr=err)
 
     def kill(self) -> None:
+        """Kill it at any moment after its first call: how long a process takes to start says nothing about ours."""
+        while not self.log.stat().st_size and self.process.poll() is None:
+            time.sleep(0.01)
         assert self.process.poll() is None, self.errors.read_text()
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -75,7 +80,7 @@ class Worker:
     def acknowledged(self) -> dict[str, tuple[int, str]]:
         """The last acknowledged change of each path."""
         whole = self.log.read_text().rpartition("\n")[0]  # a killed process may leave half a line
-        lines = [line.split(" ") for line in whole.splitlines()]
+        lines = [line.split(" ") for line in whole.splitlines() if " " in line]
         return {path: (int(number), what) for path, number, what in lines}
 
 

@@ -18,7 +18,6 @@ from strandline.blob.store import BlobNotFound, BlobStore
 from strandline.errors import ReaderExpired
 from strandline.shards.codec import CODECS, TIME, Codec, Update, deserialised
 from strandline.shards.parts import read_part
-from strandline.shards.pruning import may_match
 from strandline.shards.state import Batch, Part, State
 from strandline.shards.statistics import decoded
 from strandline.shards.updates import INT64, concatenated, consolidated, update_schema
@@ -81,7 +80,9 @@ class Rows:
 
         is_needed = [True] * len(pieces)
         if where is not None:
-            is_needed = may_match([piece.part for piece in pieces], where, schema)
+            from strandline.shards import pruning  # loads what few processes need
+
+            is_needed = pruning.may_match([piece.part for piece in pieces], where, schema)
         nothing = update_schema(schema if columns is None else pa.schema([schema.field(name) for name in columns]))
 
         def read(piece: Piece, is_needed: bool) -> pa.Table:

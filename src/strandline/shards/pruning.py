@@ -1,4 +1,7 @@
-"""Which parts a condition can be true in, by what the state knows of their columns: the others are not opened."""
+"""Which parts and row groups a condition can be true in: the others are not read.
+
+Imported where it is used: Arrow's datasets import pandas, which takes longer than all else that a process loads.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,17 @@ def may_match(parts: Sequence[Part], where: pc.Expression, schema: pa.Schema) ->
     dataset = ds.FileSystemDataset(fragments, schema, PARQUET, local)
     found = {int(fragment.path) for fragment in dataset.get_fragments(filter=where)}
     return [at in found for at in range(len(parts))]
+
+
+def matching_rows(
+    source: pa.NativeFile | str, schema: pa.Schema, columns: Sequence[str], where: pc.Expression
+) -> pa.Table:
+    """The rows of one Parquet file that meet a condition; row groups that cannot hold any are not read."""
+    if isinstance(source, str):
+        fragment = PARQUET.make_fragment(source, filesystem=fs.LocalFileSystem())
+    else:
+        fragment = PARQUET.make_fragment(source)
+    return fragment.to_table(schema=schema, columns=list(columns), filter=where)
 
 
 def _known(part: Part, schema: pa.Schema) -> pc.Expression:
