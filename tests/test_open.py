@@ -150,7 +150,7 @@ def test_importing_loads_no_driver_and_nothing_heavy() -> None:
 
 
 def test_opening_and_writing_loads_no_data_frames(tmp_path: Path) -> None:
-    """They take a process as long to load as everything else together: short jobs and the command line would feel it."""
+    """They take as long to load as everything else together: short jobs and the command line would feel it."""
     script = (
         "import sys, strandline;"
         "main = strandline.open(sys.argv[1], create=True).repository('nyc', create=True).branch('main');"
