@@ -194,6 +194,8 @@ def open(
     synced: bool | None = None,
     committer: str | None = None,
     compaction: bool | None = None,
+    shard_service: str | None = None,
+    shard_upkeep: str | None = None,
 ) -> Lake:
     """Open a lake.
 
@@ -207,6 +209,9 @@ def open(
         synced: False gives up safety against a power loss, not against a killed process, for speed.
         committer: who stands on commits that name nobody; by default the user's name.
         compaction: False keeps this process from compacting branches in the background; `Branch.compact` still does.
+        shard_service: addresses of `strandline shard serve`, with commas between: they decide what this process asks of
+            shards. Also in STRANDLINE_SHARD_SERVICE.
+        shard_upkeep: addresses of those that compact shards; by default the same.
 
     Raises:
         LakeNotFound: there is no lake there, and `create` is not set.
@@ -218,7 +223,15 @@ def open(
     from strandline.settings import find_settings
 
     settings = find_settings(
-        location, kv=kv, blob=blob, tenant=tenant, synced=synced, committer=committer, compaction=compaction
+        location,
+        kv=kv,
+        blob=blob,
+        tenant=tenant,
+        synced=synced,
+        committer=committer,
+        compaction=compaction,
+        shard_service=shard_service,
+        shard_upkeep=shard_upkeep,
     )
     return open_lake(settings, create=create)
 

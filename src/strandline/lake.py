@@ -48,6 +48,7 @@ from strandline.repository.results import Results
 from strandline.repository.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
 from strandline.repository.upkeep import ThreadedUpkeep
 from strandline.settings import METADATA_FILE, Settings, current_user, portable, without_secrets
+from strandline.shards.service import ShardService, service_urls
 from strandline.tree.store import TreeStore
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ class Lake:
         self._cores: dict[RepositoryId, RepositoryCore] = {}
         self._lock = threading.Lock()
         self._upkeep = ThreadedUpkeep()
+        deciding = service_urls(settings.shard_service)
+        compacting = service_urls(settings.shard_upkeep) or deciding
+        self._shard_service = ShardService(deciding, clock) if deciding else None
+        self._shard_upkeep = ShardService(compacting, clock) if compacting else None
 
     @property
     def place(self) -> str:
@@ -328,6 +333,8 @@ class Lake:
                     reopen=(_reopen_repository, (portable(self._settings), record.name, record.id)),
                     upkeep=self._upkeep,
                     compacts=self._settings.compaction,
+                    shard_service=self._shard_service,
+                    shard_upkeep=self._shard_upkeep,
                 )
             return self._cores[record.id]
 

@@ -18,6 +18,7 @@ METADATA_FILE = "metadata.db"
 DATA_FOLDER = "data"
 SETTINGS_FILE = "strandline.toml"
 DEFAULT_TENANT = "default"
+FROM_ENVIRONMENT = ("tenant", "committer", "shard_service", "shard_upkeep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +31,9 @@ class Settings:
         synced: whether local files and SQLite wait for the disk; without, a power loss may lose acknowledged writes,
             a killed process does not.
         committer: who stands on commits that name nobody.
-        compaction: whether this process compacts branches in the background when it sees the need.
+        compaction: whether this process compacts branches and shards in the background when it sees the need.
+        shard_service: addresses of services that decide the changes of shards, with commas between; "" to decide here.
+        shard_upkeep: and of those that compact them; "" for `shard_service`.
     """
 
     kv: str
@@ -39,6 +42,8 @@ class Settings:
     synced: bool = True
     committer: str = ""
     compaction: bool = True
+    shard_service: str = ""
+    shard_upkeep: str = ""
     folder: Path | None = None
 
 
@@ -51,6 +56,8 @@ def find_settings(
     synced: bool | None = None,
     committer: str | None = None,
     compaction: bool | None = None,
+    shard_service: str | None = None,
+    shard_upkeep: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
     """Put the settings together: arguments first, then a TOML file, then the environment.
@@ -67,7 +74,7 @@ def find_settings(
         location = env.get("STRANDLINE_LAKE")
         kv, blob = env.get("STRANDLINE_KV"), blob or env.get("STRANDLINE_BLOB")
     given: dict[str, Any] = {"kv": kv, "blob": blob, "tenant": tenant, "synced": synced, "committer": committer}
-    given["compaction"] = compaction
+    given |= {"compaction": compaction, "shard_service": shard_service, "shard_upkeep": shard_upkeep}
     folder: Path | None = None
     if location is not None:
         text = os.fspath(location)
@@ -94,7 +101,7 @@ def find_settings(
                         "blob": f"file://{quote(str(path / DATA_FOLDER))}",
                     },
                 )
-    _fill(given, {"tenant": env.get("STRANDLINE_TENANT"), "committer": env.get("STRANDLINE_COMMITTER")})
+    _fill(given, {name: env.get(f"STRANDLINE_{name.upper()}") for name in FROM_ENVIRONMENT})
     if not given["kv"] or not given["blob"]:
         missing = "which key-value store (kv)" if given["blob"] else "which object store (blob)"
         raise InvalidSettings(

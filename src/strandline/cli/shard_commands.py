@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,13 +11,15 @@ import msgspec
 import pyarrow as pa
 import typer
 
+import strandline
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, Session, session
 from strandline.clock import from_us
-from strandline.errors import ShardTimeout, UsageError
+from strandline.errors import InvalidSettings, ShardTimeout, UsageError
 from strandline.shards.codec import DIFF, TIME
 from strandline.shards.cost import Plan, Prices, plan_bill
 from strandline.shards.frontier import Antichain, antichain
+from strandline.shards.service import TOKEN_VARIABLE
 from strandline.shards.shard import Shard
 from strandline.shards.trace import Merged
 
@@ -254,6 +257,37 @@ def _prices(file: Path | None) -> Prices:
         raise UsageError(
             f"{str(file)!r} is no table of prices: {error}.", next=f"It may have {', '.join(Prices.__struct_fields__)}."
         ) from error
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 for a free one.")] = 8420,
+    upkeep: Annotated[str | None, typer.Option(metavar="URLS", help="Services that compact, instead of this.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Decide the changes of shards for many clients, and compact their shards, until interrupted.
+
+    Any number of copies may run. Clients find them by STRANDLINE_SHARD_SERVICE, with commas between. Beyond this
+    machine, set STRANDLINE_SERVICE_TOKEN to the same secret for the service and its clients.
+    """
+    try:
+        from strandline.server.shards import serve as run
+    except ImportError as error:
+        raise InvalidSettings(
+            "The packages that serve HTTP are not installed.", next="pip install 'strandline[service]'."
+        ) from error
+    out = Output(as_json)
+    # not its own client: it decides in its own process what it is asked for
+    with strandline.open(lake, shard_service="", shard_upkeep=upkeep or "") as opened:
+        run(
+            opened,
+            host,
+            port,
+            os.environ.get(TOKEN_VARIABLE, ""),
+            lambda url: out.say(f"The shard service of {opened.place} listens on {url}.", {"url": url}),
+        )
 
 
 @app.command()

@@ -23,6 +23,7 @@ from strandline.branch.token_queue import sweep
 from strandline.ids import BranchId
 from strandline.repository.upkeep import Upkeep
 from strandline.shards.catalog import ShardCatalog
+from strandline.shards.service import ShardService
 from strandline.shards.shard import Shard
 
 SWEEP_EVERY_COMMITS = 100
@@ -38,6 +39,7 @@ class RepositoryCore:
     Attributes:
         reopen: makes the same repository in another process, from nothing secret: (callable, arguments).
         compacts: whether a branch that needs it is compacted in the background.
+        shard_service: where shards are changed; None for here. `shard_upkeep` likewise.
         transactions: those that this process has begun and not ended, by branch and writer.
     """
 
@@ -48,6 +50,8 @@ class RepositoryCore:
     reopen: tuple[Callable[..., Any], tuple[Any, ...]]
     upkeep: Upkeep
     compacts: bool = True
+    shard_service: ShardService | None = None
+    shard_upkeep: ShardService | None = None
     cells: dict[str, BranchCell] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
     transactions: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary)
@@ -64,6 +68,9 @@ class RepositoryCore:
             self.upkeep,
             lambda name: (_reopen_shard, (self.reopen, name)),
             runs_upkeep=self.compacts,
+            repository=self.name,
+            service=self.shard_service,
+            upkeep_service=self.shard_upkeep,
         )
 
     def cell(self, name: str) -> BranchCell:

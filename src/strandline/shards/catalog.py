@@ -24,6 +24,7 @@ from strandline.shards.forks import survives_forks
 from strandline.shards.kv_consensus import KvConsensus
 from strandline.shards.machine import Machine, Place
 from strandline.shards.metering import Meter, MeteredBlobs, MeteredConsensus
+from strandline.shards.service import ServiceRoute, ShardService, Upkeep
 from strandline.shards.shard import Shard
 from strandline.shards.state import ShardId, State
 from strandline.shards.transitions import initial
@@ -52,6 +53,9 @@ class ShardCatalog:
         partition: of the names and of the logs.
         reopen: makes the handle of a name in another process, from nothing secret.
         runs_upkeep: whether this process compacts and collects beside the callers.
+        repository: its name, for services.
+        service: decides the commands of all shards; None to swap in this process.
+        upkeep_service: is asked to compact and collect, rather than that this process does.
     """
 
     def __init__(
@@ -65,6 +69,9 @@ class ShardCatalog:
         reopen: Callable[[str], tuple[Callable[..., Any], tuple[Any, ...]]],
         *,
         runs_upkeep: bool = True,
+        repository: str = "",
+        service: ShardService | None = None,
+        upkeep_service: ShardService | None = None,
     ) -> None:
         self._kv = kv
         self._names = partition + b"/names"
@@ -74,6 +81,9 @@ class ShardCatalog:
         self._background = background
         self._reopen = reopen
         self._runs_upkeep = runs_upkeep
+        self._repository = repository
+        self._service = service
+        self._upkeep_service = upkeep_service
         self._consensus: dict[ConsensusKind, Consensus] = {
             "kv": KvConsensus(kv, partition + b"/logs"),
             "blob": BlobConsensus(blobs, f"{FOLDER}/_logs"),
@@ -179,16 +189,25 @@ class ShardCatalog:
                     self._host,
                 )
                 machine = Machine(place)
+                if self._service is not None:
+                    machine.route = ServiceRoute(self._service, self._repository, record.name)
                 if self._runs_upkeep:
-                    machine.changed = self._upkeep_of(machine)
+                    machine.changed = self._upkeep_of(machine, record.name)
                 shard = Shard(record.name, machine, self._heartbeats, meter, self._reopen(record.name))
                 self._open[record.id] = shard
             return shard
 
-    def _upkeep_of(self, machine: Machine) -> Callable[[State], None]:
+    def _upkeep_of(self, machine: Machine, name: str) -> Callable[[State], None]:
+        service = self._upkeep_service
+        wanted = Upkeep(self._repository, name, machine.place.shard)
+
+        def run() -> None:
+            if service is None or not service.maintain(wanted):
+                maintain(machine)
+
         def changed(state: State) -> None:
             if is_due(state):
-                self._background.start(("shard", state.shard), lambda: maintain(machine))
+                self._background.start(("shard", state.shard), run)
 
         return changed
 

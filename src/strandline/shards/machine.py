@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 from itertools import count
@@ -28,6 +28,7 @@ from strandline.errors import (
 )
 from strandline.ids import new_id
 from strandline.operations import debug
+from strandline.shards.commands import Route, Routed, decided
 from strandline.shards.consensus import Consensus, Versioned
 from strandline.shards.diff import Diff, apply, difference
 from strandline.shards.forks import survives_forks
@@ -37,6 +38,8 @@ from strandline.shards.transitions import INLINE_MAX_BYTES, INLINE_TOTAL_BYTES, 
 DEFAULT_TIMEOUT_S = 60.0
 """How long a call tries before it gives up."""
 MAX_COMMANDS_TOGETHER = 64
+RECENT_RECORDS = 256
+"""So many of the newest records are kept, to be told to others."""
 
 Outcome = TypeVar("Outcome")
 Command = Callable[[State, Microseconds], Step[Outcome]]
@@ -85,12 +88,15 @@ class Machine:
 
     Attributes:
         changed: called after each state that this process made, by the thread that made it; must not fail or wait.
+        route: where commands that may travel are decided; None for here.
     """
 
     def __init__(self, place: Place, changed: Callable[[State], None] = lambda state: None) -> None:
         self.place = place
         self.changed = changed
+        self.route: Route | None = None
         self._state: State | None = None
+        self._recent: deque[Versioned] = deque(maxlen=RECENT_RECORDS)
         self.changed_at_us: Microseconds = 0
         self._forked()
         survives_forks(self)
@@ -143,6 +149,32 @@ class Machine:
                 continue
             for record in records:
                 state = apply(state, self.decoded(record))
+                self._keep(record)
+
+    def _keep(self, record: Versioned) -> None:
+        """Note a record, if it is the next one; what is missing is never told."""
+        with self._mutex:
+            if self._recent and record.seqno <= self._recent[-1].seqno:
+                return
+            if self._recent and record.seqno > self._recent[-1].seqno + 1:
+                self._recent.clear()
+            self._recent.append(record)
+
+    def recent(self, known: int) -> list[Versioned]:
+        """The records after a sequence number, if they are all at hand; else none."""
+        with self._mutex:
+            found = [record for record in self._recent if record.seqno > known]
+        return found if found and found[0].seqno == known + 1 else []
+
+    def hear(self, records: Sequence[Versioned]) -> None:
+        """Take up what others say was decided. Lost, repeated and reordered records change no answer."""
+        state = self._state
+        for record in sorted(records):
+            if state is not None and record.seqno == state.seqno + 1:
+                state = apply(state, self.decoded(record))
+                self._keep(record)
+        if state is not None:
+            self._learn(state)
 
     def _loaded(self) -> State | None:
         """The state of a rollup that the newest record names, or the first one."""
@@ -219,12 +251,14 @@ class Machine:
 
     def apply(
         self,
-        command: Command[Outcome],
+        command: Command[Outcome] | Routed,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         *,
         lost: Callable[[], None] = lambda: None,
     ) -> Outcome:
         """Decide a command that means the same when it is repeated; see `decide`.
+
+        One that may travel is decided where `route` leads, or here if nobody can be asked there.
 
         Args:
             lost: called when an attempt may have taken effect, before the command is decided again.
@@ -237,7 +271,11 @@ class Machine:
         while True:
             left_s = max(0.0, (until_us - self.place.clock.now_us()) / 1_000_000)
             try:
-                return self.decide(command, left_s if unknown is not None else timeout_s)
+                wait_s = left_s if unknown is not None else timeout_s
+                if callable(command):
+                    return self.decide(command, wait_s)
+                found: Outcome = self.ask(command, wait_s)
+                return found
             except OutcomeUnknown as error:
                 if self.place.clock.now_us() >= until_us:
                     raise
@@ -247,6 +285,21 @@ class Machine:
                 if unknown is None:
                     raise
                 raise unknown from error  # that nothing happened is true of the last attempt only
+
+    def ask(self, command: Routed, timeout_s: float = DEFAULT_TIMEOUT_S) -> Any:
+        """Have a command decided where `route` leads, or here if nobody can be asked there.
+
+        Raises:
+            OutcomeUnknown: somebody was asked and did not answer; it may be decided yet.
+        """
+        answer = None
+        if self.route is not None:
+            answer = self.route.decide(self.place.shard, command, self.state.seqno, timeout_s)
+        if answer is None:
+            limit = self.place.inline_total_bytes
+            return self.decide(lambda state, now_us: decided(command, state, now_us, limit), timeout_s)
+        self.hear(answer.records)
+        return answer.outcome
 
     def decide(self, command: Command[Outcome], timeout_s: float = DEFAULT_TIMEOUT_S) -> Outcome:
         """Decide a command on the newest state.
@@ -409,6 +462,7 @@ class Machine:
         if not written:
             debug("shard %s: somebody else made state %d", self.place.shard, made.seqno)
             return False
+        self._keep(Versioned(made.seqno, data))
         self._learn(made)
         self.changed(made)
         return True

@@ -16,14 +16,16 @@ from strandline.errors import BeforeSince, ReaderExpired, ReaderFenced, ShardTim
 from strandline.ids import new_id
 from strandline.shards.closing import Closing
 from strandline.shards.codec import TIME, Codec, Update
+from strandline.shards.commands import CompareAndDowngrade, Downgrade
 from strandline.shards.contents import Split, as_tuples, contents, pieces_of
 from strandline.shards.forks import survives_forks
 from strandline.shards.frontier import Antichain, Frontier, antichain, bound_of
 from strandline.shards.machine import DEFAULT_TIMEOUT_S, Machine
 from strandline.shards.state import ReaderId, State
 from strandline.shards.transitions import (
+    Downgraded,
+    Held,
     TokenIs,
-    compare_and_downgrade_since,
     downgrade_since,
     expire_durable_reader,
     expire_reader,
@@ -345,10 +347,15 @@ class Reader(Closing):
             ReaderExpired: its lease ended; it holds nothing.
         """
         bound = bound_of(since)
-        # what is handed out is looked up when it is decided: a snapshot taken since then is of that state, or a newer
-        held = self._machine.apply(
-            lambda state, now_us: downgrade_since(state, self.id, bound, self._oldest(), now_us), timeout_s
-        )
+        if self._machine.route is None:
+            # what is handed out is looked up when it is decided: a snapshot taken since is of that state, or a newer
+            held: Held = self._machine.apply(
+                lambda state, now_us: downgrade_since(state, self.id, bound, self._oldest(), now_us), timeout_s
+            )
+        else:  # it is looked up now: a snapshot taken from now on is of the state that is known now, or of a newer
+            known = self._machine.refreshed().seqno
+            oldest = self._oldest()
+            held = self._machine.apply(Downgrade(self.id, bound, known if oldest is None else oldest), timeout_s)
         if not held.is_known:
             raise ReaderExpired(
                 f"The lease of a reader of {self._shard.name!r} ended.",
@@ -446,8 +453,8 @@ class DurableReader:
         bound = bound_of(since)
         if not isinstance(token, str):
             raise UsageError(f"A token is a str, not {token!r}.", next="Write str(…) around it.")
-        done = self._machine.apply(
-            lambda state, _: compare_and_downgrade_since(state, self.id, expected_token, token, bound), timeout_s
+        done: Downgraded | TokenIs | None = self._machine.apply(
+            CompareAndDowngrade(self.id, expected_token, token, bound), timeout_s
         )
         if done is None:
             raise UsageError(f"There is no durable reader {self.name!r} any more.", next="Make it again.")

@@ -29,7 +29,7 @@ from strandline.shards.reader import (
 from strandline.shards.state import ShardId, State
 from strandline.shards.trace import Merged
 from strandline.shards.transitions import evolve_schema, retire
-from strandline.shards.upkeep import Heartbeats, maintain
+from strandline.shards.upkeep import Heartbeats, is_due, maintain
 from strandline.shards.writer import Writer
 
 
@@ -206,6 +206,11 @@ class Shard:
             if one.outcome is not Merged.DONE:
                 break  # somebody else is at it
         return done
+
+    def begin_upkeep(self) -> None:
+        """Compact and collect beside the caller, if it is due."""
+        if is_due(self.state):
+            self._heartbeats.background.start(("shard", self.id), lambda: maintain(self._machine))
 
     @logged("collect shard")
     def collect(self) -> Collected:

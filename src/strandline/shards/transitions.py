@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from strandline.clock import Microseconds
@@ -77,8 +78,7 @@ def sealed(before: State | None, after: State, now_us: Microseconds, host: str) 
 # --- writers --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True, tag=True):
     """One compare-and-append.
 
     Attributes:
@@ -96,15 +96,13 @@ class Append:
     batch: Batch | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(msgspec.Struct, frozen=True, tag=True):
     """It is done, by this step or by an earlier attempt."""
 
     by_earlier: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UpperIs:
+class UpperIs(msgspec.Struct, frozen=True, tag=True):
     """The shard's upper is not what was expected.
 
     Attributes:
@@ -115,8 +113,7 @@ class UpperIs:
     writer_upper: int
 
 
-@dataclass(frozen=True, slots=True)
-class TooMuchInline:
+class TooMuchInline(msgspec.Struct, frozen=True, tag=True):
     """The state holds enough inline bytes: write the batch as blobs, then repeat."""
 
 
@@ -142,14 +139,15 @@ def _is_too_much(state: State, parts: Sequence[Part], inline_total_bytes: int) -
     return bool(inline) and state.inline_bytes + inline >= inline_total_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class AppendNext:
+class AppendNext(msgspec.Struct, frozen=True, tag=True):
     """Updates without times: they get the one at which they come to lie, whatever the shard's upper is.
 
     Attributes:
         token: of the call, as in `Append`.
         epoch: of a durable writer: counts up, and what is not above the last one was appended before. None for calls
             that are told apart by their token alone.
+        must_be_known: refuse if the writer is not on record: whoever sent the command may have ended the writer so that
+            the command, if it is late, does nothing.
     """
 
     writer: WriterId
@@ -158,10 +156,14 @@ class AppendNext:
     parts: tuple[Part, ...]
     batch_id: str
     epoch: int | None = None
+    must_be_known: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AppendedAt:
+class WriterUnknown(msgspec.Struct, frozen=True, tag=True):
+    """The writer is not on record, and must be."""
+
+
+class AppendedAt(msgspec.Struct, frozen=True, tag=True):
     """The time of the updates; None if an earlier call appended them."""
 
     time: int | None
@@ -169,7 +171,7 @@ class AppendedAt:
 
 def append_next(
     state: State, append: AppendNext, now_us: Microseconds, inline_total_bytes: int = INLINE_TOTAL_BYTES
-) -> Step[AppendedAt | UpperIs | TooMuchInline]:
+) -> Step[AppendedAt | UpperIs | TooMuchInline | WriterUnknown]:
     """Append updates at the shard's upper, unless the token or the epoch says that this was done.
 
     Invariant: the epochs of a writer are appended in ascending order, each once, and its record says which was the
@@ -182,6 +184,8 @@ def append_next(
         return Step(AppendedAt(writer.upper - 1))
     if state.is_finished:
         return Step(UpperIs(TOP, writer.upper if writer else 0))
+    if writer is None and append.must_be_known:
+        return Step(WriterUnknown())
     if _is_too_much(state, append.parts, inline_total_bytes):
         return Step(TooMuchInline())
     time = state.upper
@@ -217,6 +221,14 @@ def expire_writer(state: State, id: WriterId) -> Step[bool]:
     return Step(True, replace(state, writers=_without(state.writers, id)))
 
 
+def rename_writer(state: State, id: WriterId, other: WriterId) -> Step[None]:
+    """Let a writer go on under another id, with all that it remembers; nobody is known under the old one any more."""
+    writer = state.writers.get(id)
+    if writer is None or state.is_tombstone:
+        return Step(None)
+    return Step(None, replace(state, writers={**_without(state.writers, id), other: writer}))
+
+
 # --- leased readers -------------------------------------------------------------------------------------------------
 
 
@@ -231,8 +243,7 @@ def register_reader(state: State, id: ReaderId, lease_s: int, now_us: Microsecon
     return Step(reader, replace(state, readers={**state.readers, id: reader}))
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(msgspec.Struct, frozen=True, tag=True):
     """What a reader holds now; `is_known` is false if it was forgotten, and holds nothing."""
 
     since: int
@@ -277,8 +288,14 @@ def register_durable_reader(state: State, id: ReaderId) -> Step[DurableReader]:
     return Step(reader, replace(state, durable_readers={**state.durable_readers, id: reader}))
 
 
-@dataclass(frozen=True, slots=True)
-class TokenIs:
+class Downgraded(msgspec.Struct, frozen=True, tag=True):
+    """What a durable reader holds now, and under which token."""
+
+    since: int
+    token: str
+
+
+class TokenIs(msgspec.Struct, frozen=True, tag=True):
     """Somebody else uses the durable reader: its token is another one."""
 
     token: str
@@ -287,17 +304,18 @@ class TokenIs:
 
 def compare_and_downgrade_since(
     state: State, id: ReaderId, expected_token: str, token: str, since: int
-) -> Step[DurableReader | TokenIs | None]:
+) -> Step[Downgraded | TokenIs | None]:
     """Move a durable reader's since if its token is the expected one; None if there is no such reader."""
     if state.is_tombstone:
-        return Step(DurableReader(TOP, token))
+        return Step(Downgraded(TOP, token))
     reader = state.durable_readers.get(id)
     if reader is None:
         return Step(None)
     if reader.token != expected_token:
         return Step(TokenIs(reader.token, reader.since))
     moved = DurableReader(max(reader.since, since), token)
-    return Step(moved, _with_since(replace(state, durable_readers={**state.durable_readers, id: moved})))
+    changed = _with_since(replace(state, durable_readers={**state.durable_readers, id: moved}))
+    return Step(Downgraded(moved.since, moved.token), changed)
 
 
 def expire_durable_reader(state: State, id: ReaderId) -> Step[bool]:

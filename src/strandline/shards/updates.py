@@ -88,6 +88,11 @@ def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedAr
         raise SchemaMismatch(f"Column {name!r} is {column.type} and cannot become {kind}: {error}.") from error
 
 
+def _shape(names: Sequence[str]) -> str:
+    """How a key or a value of these columns is written: one column as it is, several as a tuple."""
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
 def _from_tuples(rows: Sequence[Any], codec: Codec) -> pa.Table:
     try:
         pairs = [(row[0][0], row[0][1]) for row in rows]
@@ -96,7 +101,7 @@ def _from_tuples(rows: Sequence[Any], codec: Codec) -> pa.Table:
     except (TypeError, IndexError, KeyError, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise UsageError(
             "Updates are tuples ((key, value), time, diff), or an Arrow table.",
-            next=f"Its schema is {described(codec.schema)}.",
+            next=f"Here: (({_shape(codec.key)}, {_shape(codec.value)}), time, diff), of {described(codec.schema)}.",
         ) from error
     if times.null_count or diffs.null_count:
         raise UsageError("The time and the diff of an update cannot be None.")

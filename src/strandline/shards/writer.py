@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from strandline.errors import InvalidBounds, OutcomeUnknown, StoreUnavailable, UpperMismatch, UsageError
+from msgspec.structs import replace
+
+from strandline.errors import Contention, InvalidBounds, OutcomeUnknown, StoreUnavailable, UpperMismatch, UsageError
 from strandline.ids import new_id
 from strandline.shards.batches import (
     PART_TARGET_BYTES,
@@ -17,6 +19,7 @@ from strandline.shards.batches import (
     with_blobs,
 )
 from strandline.shards.closing import Closing
+from strandline.shards.forks import survives_forks
 from strandline.shards.frontier import Antichain, Frontier, antichain, bound_of
 from strandline.shards.machine import DEFAULT_TIMEOUT_S
 from strandline.shards.parts import PartWriter
@@ -29,17 +32,19 @@ from strandline.shards.transitions import (
     Step,
     TooMuchInline,
     UpperIs,
+    WriterUnknown,
     append_next,
-    compare_and_append,
     expire_writer,
     finish,
     heartbeat_writer,
+    rename_writer,
 )
 
 if TYPE_CHECKING:
     from strandline.shards.shard import Shard
 
 WRITER_LEASE_S = 3_600
+REGISTER_ATTEMPTS = 5
 
 
 class Writer(Closing):
@@ -56,6 +61,12 @@ class Writer(Closing):
         self._machine = shard._machine
         self.id = WriterId(f"w-{name}" if name else new_id())
         self._lease_s = NEVER if name else WRITER_LEASE_S
+        self._last_token: str | None = None
+        self._forked()
+        survives_forks(self)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"<Writer {self.id} of {self._shard!r}>"
@@ -215,23 +226,49 @@ class Writer(Closing):
         return self._append_next(updates, epoch, f"epoch {epoch}", timeout_s)
 
     def _append_next(self, updates: Any, epoch: int | None, token: str, timeout_s: float) -> int | None:
-        """Append at the next time, and go on after lost replies until it is known what became of it.
-
-        Invariant: as in `_compare_and_append`. Which append of the writer was the last one before the first attempt is
-        noted: as long as it still is, no attempt was done.
-        """
+        """Append at the next time, and go on after lost replies until it is known what became of it."""
         whole = _timeless(self._shard.id, updates) if _are_batches(updates) else self._written(updates, 0, 1)
         append = AppendNext(self.id, self._lease_s, token, whole.parts if whole else (), new_id(), epoch)
-        limit = self._machine.place.inline_total_bytes
-        before: list[str | None] = []
-        has_lost_a_reply = False
+        done = self._next(append, timeout_s)
+        if isinstance(done, TooMuchInline):
+            writer = self._parts()
+            done = self._next(replace(append, parts=tuple(writer.flushed(part) for part in append.parts)), timeout_s)
+        if isinstance(done, UpperIs):
+            raise self._finished()
+        assert isinstance(done, AppendedAt)
+        return done.time
 
-        def command(state: State, now_us: int) -> Step[AppendedAt | UpperIs | TooMuchInline | None]:
-            writer = state.writers.get(self.id)
+    def _next(self, append: AppendNext, timeout_s: float) -> AppendedAt | UpperIs | TooMuchInline:
+        """Have an append decided."""
+        if append.epoch is not None:  # may be repeated, by anybody and at any time
+            done: AppendedAt | UpperIs | TooMuchInline = self._machine.apply(append, timeout_s)
+            return done
+        if self._machine.route is None or self._lease_s == NEVER:
+            return self._next_here(append, timeout_s)
+        return self._next_routed(append, timeout_s)
+
+    def _next_here(
+        self, append: AppendNext, timeout_s: float, before: set[str | None] | None = None
+    ) -> AppendedAt | UpperIs | TooMuchInline:
+        """Decide an append in this process.
+
+        Invariant: as in `_compare_and_append`. Which append of the writer was the last one before the last attempt is
+        noted: as long as it still is, no attempt was done.
+
+        Args:
+            before: one of these was the writer's last append before an attempt elsewhere whose reply was lost.
+        """
+        limit = self._machine.place.inline_total_bytes
+        noted: set[str | None] = before or set()
+        has_lost_a_reply = before is not None
+
+        def command(state: State, now_us: int) -> Step[AppendedAt | UpperIs | TooMuchInline | WriterUnknown | None]:
+            nonlocal noted
+            writer = state.writers.get(append.writer)
             last = None if writer is None else writer.token
-            if has_lost_a_reply and last != token and (last is None or last != before[-1]) and epoch is None:
+            if has_lost_a_reply and last != append.token and (last is None or last not in noted):
                 return Step(None)
-            before.append(last)
+            noted = {last}
             step = append_next(state, append, now_us, limit)
             return Step(step.outcome, step.state)
 
@@ -240,20 +277,56 @@ class Writer(Closing):
             has_lost_a_reply = True
 
         done = self._machine.apply(command, timeout_s, lost=lost)
-        if isinstance(done, TooMuchInline):
-            writer = self._parts()
-            append = replace(append, parts=tuple(writer.flushed(part) for part in append.parts))
-            done = self._machine.apply(command, timeout_s, lost=lost)
         if done is None:
             raise _undecidable()
-        if isinstance(done, UpperIs):
-            raise self._finished()
-        assert isinstance(done, AppendedAt)
-        return done.time
+        assert not isinstance(done, WriterUnknown)
+        return done
+
+    def _next_routed(self, append: AppendNext, timeout_s: float) -> AppendedAt | UpperIs | TooMuchInline:
+        """Have an append decided elsewhere, or here if there is no answer.
+
+        Invariant: an append that is decided elsewhere demands that its writer is on record. If there was no answer, the
+        writer's record first gets another id, under which it tells whether that was done. The old id never returns, so
+        the append does nothing if it is decided elsewhere after that.
+        """
+        for _ in range(REGISTER_ATTEMPTS):
+            state = self._machine.state
+            if self.id not in state.writers:
+                self._machine.apply(self._registration(), timeout_s)
+                state = self._machine.state
+            known = state.writers.get(self.id)
+            before = {self._last_token} | ({known.token} if known is not None else set())
+            append = replace(append, writer=self.id, must_be_known=True)
+            try:
+                done: AppendedAt | UpperIs | TooMuchInline | WriterUnknown = self._machine.ask(append, timeout_s)
+            except OutcomeUnknown:
+                append = replace(append, writer=self._renamed(append.writer, timeout_s), must_be_known=False)
+                return self._next_here(append, timeout_s, before)
+            if not isinstance(done, WriterUnknown):
+                self._last_token = append.token
+                return done
+            self._machine.refreshed()  # its lease is over, or another thread gave it another id
+        raise Contention(f"The writer was forgotten again and again by {self._shard.name!r}.", next="Repeat the call.")
+
+    def _registration(self) -> Callable[[State, int], Step[None]]:
+        id = self.id
+        return lambda state, now_us: heartbeat_writer(state, id, self._lease_s, now_us)
+
+    def _renamed(self, id: WriterId, timeout_s: float) -> WriterId:
+        """The id under which the writer goes on; the one given is off the record."""
+        with self._lock:  # of several threads without an answer one renames it
+            if self.id == id:
+                other = WriterId(new_id())
+                try:
+                    self._machine.apply(lambda state, _: rename_writer(state, id, other), timeout_s)
+                except StoreUnavailable as error:
+                    raise _undecidable() from error
+                self.id = other
+            return self.id
 
     def heartbeat(self) -> None:
         """Say that this writer is alive; every append does as well."""
-        self._machine.apply(lambda state, now_us: heartbeat_writer(state, self.id, self._lease_s, now_us))
+        self._machine.apply(self._registration())
 
     def finish(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Promise that nothing more will be appended, by anybody."""
@@ -281,15 +354,12 @@ class Writer(Closing):
         append = Append(self.id, self._lease_s, check_token(token), lower, upper, batch)
         has_lost_a_reply = False
 
-        def command(state: State, now_us: int) -> Step[Appended | UpperIs | TooMuchInline]:
-            return compare_and_append(state, append, now_us, self._machine.place.inline_total_bytes)
-
         def lost() -> None:
             nonlocal has_lost_a_reply
             has_lost_a_reply = True
 
         while True:
-            outcome = self._machine.apply(command, timeout_s, lost=lost)
+            outcome: Appended | UpperIs | TooMuchInline = self._machine.apply(append, timeout_s, lost=lost)
             if isinstance(outcome, TooMuchInline):
                 assert append.batch is not None
                 flushed = with_blobs(append.batch, self._parts())
