@@ -171,8 +171,9 @@ class ShardService:
         """Tell a copy that a shard wants upkeep; whether one took it."""
         for url in self.order(upkeep.shard):
             try:
-                if self._post(url + MAINTAIN_PATH, encode(upkeep), ANSWER_WITHIN_S) is not None:
-                    return True
+                raw = self._post(url + MAINTAIN_PATH, encode(upkeep), ANSWER_WITHIN_S)
+                if raw is not None:
+                    return isinstance(decode(Decided | Refused, raw, "an answer of the shard service"), Decided)
             except StrandlineError as error:
                 warning("shard %s: the service for upkeep failed: %s", upkeep.name, error)
                 return False

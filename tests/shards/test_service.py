@@ -1,0 +1,514 @@
+"""The shard service: what becomes of commands that are decided elsewhere, late, twice or never."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import strandline
+from strandline.envelope import decode, encode
+from strandline.errors import (
+    InvalidSettings,
+    NotAllowed,
+    OutcomeUnknown,
+    ReaderExpired,
+    ShardNotFound,
+    StoreUnavailable,
+    UpperMismatch,
+)
+from strandline.server.shards import ShardApp, serve
+from strandline.shards.commands import Routed
+from strandline.shards.consensus import Versioned
+from strandline.shards.service import (
+    TOKEN_VARIABLE,
+    Decided,
+    Refused,
+    Request,
+    ShardService,
+    as_error,
+    refusal,
+    service_urls,
+)
+from strandline.shards.shard import Shard
+from strandline.shards.state import ShardId, WriterId
+from strandline.shards.transitions import Append, TooMuchInline, UpperIs
+from strandline.testing.faults import Outcome
+from strandline.testing.faulty_route import FaultyRoute
+from tests.shards.stage import Process, Stage, update
+
+SCHEMA = pa.schema([("x", pa.int64())])
+
+
+def routed(stage: Stage) -> tuple[Process, FaultyRoute]:
+    """A process whose commands go to another one."""
+    process = stage.process()
+    route = FaultyRoute(stage.process().machine)
+    process.machine.route = route
+    return process, route
+
+
+def contents(shard: Shard) -> Counter[int]:
+    """How often each value is there."""
+    return Counter({value: diff for (_, value), _, diff in shard.snapshot().to_list()})
+
+
+# --- commands that travel -------------------------------------------------------------------------------------------
+
+
+def test_what_is_decided_elsewhere_is_known_here_at_once(stage: Stage) -> None:
+    process, _ = routed(stage)
+    with process.shard.writer() as writer:
+        assert [writer.append_next([update("a", number, 0)]) for number in range(5)] == list(range(5))
+        calls = len(process.consensus.faults.calls)
+        writer.compare_and_append([update("b", 7, 5)], 5, 6)
+        assert process.machine.state.upper == 6  # from the answer
+        assert process.consensus.faults.calls[calls:] == []
+        with pytest.raises(UpperMismatch, match=r"is \[6\], not \[5\]"):
+            writer.compare_and_append([update("b", 8, 5)], 5, 6)
+
+
+def test_readers_hold_what_they_hand_out_wherever_it_is_decided(stage: Stage) -> None:
+    process, route = routed(stage)
+    with process.shard.writer() as writer, process.shard.reader() as reader:
+        for number in range(4):
+            writer.append_next([update("a", number, 0)])
+        snapshot = reader.snapshot(1)
+        seqno = process.machine.state.seqno
+        for number in range(4):
+            writer.append_next([update("a", number, 0)])
+        reader.downgrade_since(1)
+        assert route.machine.refreshed().readers[reader.id].seqno <= seqno
+        snapshot.close()
+        reader.downgrade_since(2)
+        assert route.machine.refreshed().readers[reader.id].seqno > seqno
+        assert route.machine.refreshed().since == 2
+    durable = process.shard.durable_reader("it")
+    assert durable.claim("me").bound == 2
+    assert durable.downgrade_since(3).bound == 3
+
+
+def test_a_service_that_cannot_be_reached_changes_nothing_but_the_place(stage: Stage) -> None:
+    process, route = routed(stage)
+    route.plan = lambda command: Outcome.NOT_DONE
+    with process.shard.writer() as writer:
+        assert [writer.append_next([update("a", number, 0)]) for number in range(3)] == [0, 1, 2]
+        writer.compare_and_append([update("b", 7, 3)], 3, 4)
+    assert contents(process.shard) == Counter({0: 1, 1: 1, 2: 1, 7: 1})
+
+
+@pytest.mark.parametrize("outcome", [Outcome.LATE, Outcome.DONE_BUT_LOST])
+def test_an_append_without_an_answer_is_there_once(stage: Stage, outcome: Outcome) -> None:
+    process, route = routed(stage)
+    with process.shard.writer() as writer:
+        writer.append_next([update("a", 0, 0)])
+        route.plan = lambda command: outcome
+        assert writer.append_next([update("a", 1, 0)]) == 1
+        route.plan = lambda command: Outcome.DONE
+        assert writer.append_next([update("a", 2, 0)]) == 2
+        while route.late:
+            route.land()
+        assert contents(process.shard) == Counter({0: 1, 1: 1, 2: 1})
+    assert process.machine.refreshed().upper == 3
+
+
+def test_a_late_append_of_a_writer_that_is_over_does_nothing(stage: Stage) -> None:
+    process, route = routed(stage)
+    with process.shard.writer() as writer:
+        route.plan = lambda command: Outcome.LATE
+        writer.append_next([update("a", 1, 0)])
+    route.land()
+    assert contents(process.shard) == Counter({1: 1})
+
+
+def test_a_late_append_that_was_too_much_for_the_state_does_nothing() -> None:
+    stage = Stage(inline_total_bytes=1)
+    process, route = routed(stage)
+    elsewhere = Stage(inline_total_bytes=1 << 20, kv=stage.kv, clock=stage.clock)
+    elsewhere.blobs = stage.blobs
+    route.machine = elsewhere.process().machine
+    with process.shard.writer() as writer:
+        route.plan = lambda command: Outcome.LATE
+        writer.append_next([update("a", 1, 0)])  # here it is written as a blob
+        route.land()
+        assert contents(process.shard) == Counter({1: 1})
+
+
+def test_a_forgotten_writer_is_registered_again(stage: Stage) -> None:
+    process, _ = routed(stage)
+    with process.shard.writer() as writer:
+        writer.append_next([update("a", 0, 0)])
+        stage.clock.advance_s(10_000)
+        stage.process().shard.writer("other").append_next([update("b", 9, 0)])
+        assert writer.append_next([update("a", 1, 0)]) == 2
+    assert contents(process.shard) == Counter({0: 1, 9: 1, 1: 1})
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_random_failures_on_the_way_lose_and_double_nothing(seed: int) -> None:
+    """What was acknowledged is there once, what failed for sure is not; of the rest nobody knows."""
+    rnd = random.Random(seed)
+    stage = Stage(inline_total_bytes=rnd.choice([1, 2_000, 1 << 20]))
+    outcomes = [Outcome.DONE] * 4 + [Outcome.LATE, Outcome.DONE_BUT_LOST, Outcome.NOT_DONE]
+
+    def plan(_command: Routed) -> Outcome:
+        return rnd.choice(outcomes)
+
+    def hints(records: Sequence[Versioned]) -> list[Versioned]:
+        """P-14: some are lost, some come twice, and in any order."""
+        told = [record for record in records for _ in range(rnd.choice([0, 1, 1, 2]))]
+        rnd.shuffle(told)
+        return told
+
+    processes = [routed(stage) for _ in range(2)]
+    for _, route in processes:
+        route.plan, route.hints = plan, hints
+        route.machine = processes[0][1].machine  # both ask one service
+    writers = [process.shard.writer(name) for process, _ in processes for name in ("", "", "durable")]
+    done: list[int] = []
+    unknown: list[int] = []
+    epoch = 0
+    for number in range(60):
+        writer = rnd.choice(writers)
+        kind = rnd.choice(["next", "next", "compare", "epoch"])
+        try:
+            if kind == "next":
+                writer.append_next([update("k", number, 0)])
+            elif kind == "compare":
+                upper = writer.upper.bound
+                writer.compare_and_append([update("k", number, upper)], upper, upper + 1)
+            elif writer.id.startswith("w-"):
+                epoch += 1
+                writer.append_epoch([update("k", number, 0)], epoch)
+            else:
+                continue
+            done.append(number)
+        except OutcomeUnknown:
+            unknown.append(number)
+        except UpperMismatch:
+            pass
+        for _, route in processes:
+            if route.late and rnd.random() < 0.3:
+                route.land(rnd.randrange(len(route.late)))
+    for writer in writers:
+        writer.close()
+    for _, route in processes:
+        while route.late:
+            route.land(rnd.randrange(len(route.late)))
+    found = contents(stage.process().shard)
+    assert all(count == 1 for count in found.values()), found
+    assert set(done) <= set(found)
+    assert set(found) <= set(done) | set(unknown)
+    assert len(done) > 30
+
+
+def test_p14_what_is_heard_is_a_hint(stage: Stage) -> None:
+    writer = stage.process()
+    listener = stage.process()
+    listener.machine.refreshed()
+    with writer.shard.writer() as held:
+        for number in range(6):
+            held.append_next([update("a", number, 0)])
+    records = stage.log.scan("shard", 1)
+    upper = writer.machine.refreshed().upper
+    for heard in ([], records[3:4], [records[-1]], records[::-1], records * 2, records[:2]):
+        other = stage.process()
+        other.machine.refreshed()
+        other.machine.hear(heard)
+        assert other.machine.refreshed() == writer.machine.refreshed()
+    listener.machine.hear(records[1:3] + records[4:])  # one is missing: what comes after it is not believed
+    assert listener.machine.state.seqno <= records[2].seqno or listener.machine.state.upper == upper
+    assert listener.machine.refreshed() == writer.machine.refreshed()
+
+
+def test_errors_come_through_in_the_words_of_who_met_them() -> None:
+    for error in (
+        OutcomeUnknown("a", safe="b", next="c"),
+        StoreUnavailable("a", happened="no", safe="b", next="c"),
+        ShardNotFound("a", safe="b", next="c"),
+    ):
+        found = as_error(decode(Decided | Refused, encode(refusal(error)), "it"))
+        assert type(found) is type(error)
+        assert str(found) == str(error)
+    assert isinstance(as_error(refusal(ReaderExpired("a"))), strandline.StrandlineError)
+
+
+def test_copies_share_the_shards_and_each_has_its_own() -> None:
+    stage = Stage()
+    service = ShardService(["http://a:1", "http://b:1", "http://c:1"], stage.clock)
+    firsts = Counter(service.order(ShardId(f"shard {number}"))[0] for number in range(300))
+    assert set(firsts) == set(service.urls)
+    assert min(firsts.values()) > 60
+    fewer = ShardService(["http://a:1", "http://c:1"], stage.clock)
+    for number in range(300):  # without a copy, only its own shards move
+        order = service.order(ShardId(f"shard {number}"))
+        assert fewer.order(ShardId(f"shard {number}")) == [url for url in order if url != "http://b:1"]
+
+
+@pytest.mark.parametrize("text", ["127.0.0.1:8420", "http://", "ftp://a", "http://a:1,b"])
+def test_addresses_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(InvalidSettings, match="is not the address of a shard service"):
+        strandline.open(tmp_path / "lake", create=True, shard_service=text)
+    assert service_urls("") == ()
+    assert service_urls("http://a:1/, https://b") == ("http://a:1", "https://b")
+
+
+# --- a real service -------------------------------------------------------------------------------------------------
+
+
+def start(folder: Path, *options: str, token: str = "") -> tuple[subprocess.Popen[str], str]:
+    """A service in a process of its own, and its address."""
+    command = [sys.executable, "-m", "strandline.cli", "shard", "serve", "--lake", str(folder / "lake"), "--json"]
+    env = {**os.environ, TOKEN_VARIABLE: token}
+    if "--port" not in options:
+        options = ("--port", "0", *options)
+    process = subprocess.Popen(
+        [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=folder
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        process.wait()
+        assert process.stderr is not None
+        raise AssertionError(process.stderr.read())
+    return process, line.split('"url": "')[1].split('"')[0]
+
+
+@contextmanager
+def service(folder: Path, *options: str, token: str = "") -> Iterator[tuple[subprocess.Popen[str], str]]:
+    process, url = start(folder, *options, token=token)
+    try:
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    with strandline.open(tmp_path / "lake", create=True) as lake:
+        lake.repository("nyc", create=True).shard("it", SCHEMA)
+    return tmp_path
+
+
+def values(folder: Path) -> Counter[int]:
+    with strandline.open(folder / "lake") as lake:
+        found = lake.repository("nyc").shard("it").snapshot().to_arrow()
+    return Counter(dict(zip(found.column("x").to_pylist(), found.column("_diff").to_pylist(), strict=True)))
+
+
+@pytest.mark.server
+def test_clients_of_a_service_swap_nothing_and_lose_nothing(folder: Path) -> None:
+    with (
+        service(folder) as (_, url),
+        strandline.open(folder / "lake", shard_service=url, compaction=False) as lake,
+        strandline.open(folder / "lake", shard_service=url, compaction=False) as other,
+    ):
+        shards = [one.repository("nyc").shard("it") for one in (lake, other)]
+
+        def write(number: int) -> None:
+            with shards[number % 2].writer() as writer:
+                for at in range(20):
+                    writer.append_next([((number * 100 + at, ()), 0, 1)])
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        upper = shards[0].upper.bound
+        # only that each writer comes and goes is decided by the clients
+        assert sum(shard.counts["consensus append"].requests for shard in shards) < 80
+    assert upper == 160
+    assert values(folder) == Counter({number * 100 + at: 1 for number in range(8) for at in range(20)})
+
+
+@pytest.mark.server
+@pytest.mark.timeout(200)
+def test_a_service_that_is_killed_again_and_again_loses_and_doubles_nothing(folder: Path) -> None:
+    """Two copies; one after the other is killed at random moments while four threads append."""
+    rnd = random.Random(5)
+    running = [start(folder) for _ in range(2)]
+    urls = ",".join(url for _, url in running)
+    acknowledged: list[int] = []
+    unknown: list[int] = []
+    failed: list[BaseException] = []
+    is_over = threading.Event()
+    with strandline.open(folder / "lake", shard_service=urls, compaction=False) as lake:
+        shard = lake.repository("nyc").shard("it")
+
+        def write(number: int) -> None:
+            try:
+                with shard.writer() as writer:
+                    at = number * 1_000_000
+                    while not is_over.is_set():
+                        at += 1
+                        try:
+                            writer.append_next([((at, ()), 0, 1)])
+                            acknowledged.append(at)
+                        except OutcomeUnknown:
+                            unknown.append(at)
+            except BaseException as error:
+                failed.append(error)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(6):
+                before = len(acknowledged)
+                while len(acknowledged) < before + rnd.randrange(30, 80) and not failed:
+                    is_over.wait(0.01)
+                victim, url = running[number % 2]
+                victim.send_signal(signal.SIGKILL)
+                victim.wait()
+                running[number % 2] = start(folder, "--port", url.rpartition(":")[2])
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+            for process, _ in running:
+                process.kill()
+                process.wait()
+    assert failed == []
+    found = values(folder)
+    assert all(count == 1 for count in found.values())
+    assert set(acknowledged) <= set(found) <= set(acknowledged) | set(unknown)
+    assert len(acknowledged) > 200
+
+
+@pytest.mark.server
+def test_a_second_service_compacts(folder: Path) -> None:
+    with (
+        service(folder) as (_, upkeep),
+        service(folder, "--upkeep", upkeep) as (_, url),
+        strandline.open(folder / "lake", shard_service=url) as lake,
+    ):
+        shard = lake.repository("nyc").shard("it")
+        with shard.writer() as writer:
+            for number in range(120):
+                writer.append_next([((number, ()), 0, 1)])
+            for _ in range(200):
+                if len(shard.state.batches) < 30 and shard.state.rollups:
+                    break
+                writer.append_next([((1_000, ()), 0, 1)])
+        state = shard.state
+        assert len(state.batches) < 30
+        assert state.rollups
+        assert "blob put" not in shard.counts  # not by the client
+
+
+@pytest.mark.server
+def test_whoever_has_no_token_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with service(folder, token="secret") as (_, url), strandline.open(folder / "lake", shard_service=url) as lake:
+        writer = lake.repository("nyc").shard("it").writer()
+        for token in ("", "wrong"):
+            monkeypatch.setenv(TOKEN_VARIABLE, token)
+            with pytest.raises(NotAllowed, match="does not take the token"):
+                writer.append_next([((1, ()), 0, 1)])
+        monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+        assert writer.append_next([((1, ()), 0, 1)]) == 0
+
+
+@pytest.mark.server
+def test_what_a_service_is_not_made_for_is_refused(folder: Path, stage: Stage) -> None:
+    import urllib3
+
+    pool = urllib3.PoolManager(retries=False)
+    with service(folder) as (process, url), strandline.open(folder / "lake", shard_service=url) as lake:
+        assert pool.request("GET", f"{url}/v1/health").status == 200
+        assert pool.request("GET", f"{url}/v1/decide").status == 405
+        assert pool.request("POST", f"{url}/elsewhere", body=b"").status == 404
+        reply = pool.request("POST", f"{url}/v1/decide", body=b"nonsense")
+        assert isinstance(decode(Decided | Refused, reply.data, "it"), Refused)
+        client = ShardService([url], stage.clock)
+        nothing = Append(WriterId("w"), 60, "token", 0, 1)
+        with pytest.raises(ShardNotFound, match="is not the one that was opened"):
+            client.decide(Request("nyc", "it", ShardId("another"), 1, 5.0, nothing))
+        with pytest.raises(ShardNotFound, match="There is no shard 'nothing'"):
+            client.decide(Request("nyc", "nothing", ShardId("another"), 1, 5.0, nothing))
+        assert lake.repository("nyc").shard("it").upper.bound == 0
+
+
+@pytest.mark.server
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_service_ends_when_it_is_told_to(folder: Path, how: signal.Signals) -> None:
+    with service(folder) as (process, url), strandline.open(folder / "lake", shard_service=url) as lake:
+        lake.repository("nyc").shard("it").writer().append_next([((1, ()), 0, 1)])
+        process.send_signal(how)
+        process.wait(20)
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+    assert values(folder) == Counter({1: 1})
+
+
+def test_an_address_of_something_else_is_told(folder: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        url = f"http://127.0.0.1:{other.getsockname()[1]}"
+
+        def answer() -> None:
+            while True:
+                try:
+                    taken, _ = other.accept()
+                except OSError:
+                    return
+                with taken:
+                    taken.recv(65_536)
+                    taken.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        with strandline.open(folder / "lake", shard_service=url) as lake:
+            writer = lake.repository("nyc").shard("it").writer()
+            with pytest.raises(OutcomeUnknown, match="status 404.*address of a shard service"):
+                writer.compare_and_append([((1, ()), 0, 1)], 0, 1, timeout_s=0.2)
+        other.shutdown(socket.SHUT_RDWR)
+
+
+def test_serving_other_machines_needs_a_token(folder: Path) -> None:
+    with strandline.open(folder / "lake") as lake:
+        with pytest.raises(InvalidSettings, match="STRANDLINE_SERVICE_TOKEN"):
+            serve(lake, "0.0.0.0", 0, "", lambda url: None)
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            with pytest.raises(StoreUnavailable, match="Nobody can listen"):
+                serve(lake, "127.0.0.1", taken.getsockname()[1], "", lambda url: None)
+
+
+def test_commands_survive_their_journey(folder: Path) -> None:
+    with strandline.open(folder / "lake") as lake:
+        shard = lake.repository("nyc").shard("it")
+        with shard.writer() as writer:
+            batch = writer._written([((1, ()), 0, 1)], 0, 1)
+        command = Append(writer.id, 60, "token", 0, 1, batch)
+        request = Request("nyc", "it", shard.id, 1, 5.0, command)
+        assert decode(Request, encode(request), "it") == request
+        app = ShardApp(lake)
+        first, again, other = (
+            decode(Decided | Refused, app.decide(encode(one)), "it")
+            for one in (
+                request,
+                request,
+                Request("nyc", "it", shard.id, 1, 5.0, Append(WriterId("x"), 60, "t", 0, 1)),
+            )
+        )
+    assert isinstance(first, Decided)
+    assert [seqno for seqno, _ in first.records] == [2]
+    assert isinstance(again, Decided)
+    assert isinstance(other, Decided)
+    assert isinstance(other.outcome, UpperIs)
+    assert not isinstance(first.outcome, TooMuchInline)
