@@ -30,6 +30,8 @@ NAMES = (
     "garbage",
     "locks",
     "shards",
+    "shard_service",
+    "shard_streams",
 )
 HERE = Path(__file__).parent
 

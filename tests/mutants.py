@@ -37,7 +37,7 @@ class Mutants:
     def _try(self, patch: Path) -> str:
         law = patch.stem.partition("-")[0]
         with tempfile.TemporaryDirectory() as place:
-            shutil.copytree(ROOT / "src", Path(place) / "src", ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / "src", Path(place) / "src")
             environment = {
                 **os.environ,
                 "PYTHONPATH": f"{place}/src",

@@ -126,7 +126,7 @@ def postgres_server() -> Iterator[PostgresServer]:
         init = [f"{binaries}/initdb", "-D", str(data), "-U", "test", "--auth=trust", "-E", "UTF8", "--locale=C"]
         subprocess.run(init, check=True, capture_output=True, cwd=folder, user=user)
         command = [f"{binaries}/postgres", "-D", str(data), "-p", str(port), "-c", "listen_addresses=127.0.0.1"]
-        command += ["-c", "unix_socket_directories=", "-c", "max_connections=60"]
+        command += ["-c", "unix_socket_directories=", "-c", "max_connections=200"]
         url = f"postgresql://test@127.0.0.1:{port}/postgres"
         server = PostgresServer(url, lambda: running(command, folder, port, user=user))
         server.begin()

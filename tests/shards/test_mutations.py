@@ -9,7 +9,14 @@ import pytest
 from tests.mutants import Mutants
 
 HERE = Path(__file__).parent
-FILES = ("test_consensus.py", "test_writes.py", "test_reads.py", "test_upkeep.py")
+FILES = (
+    "test_consensus.py",
+    "test_writes.py",
+    "test_reads.py",
+    "test_leases.py",
+    "test_upkeep.py",
+    "test_service.py",
+)
 MUTANTS = Mutants(HERE / "mutations", [HERE / name for name in FILES])
 
 

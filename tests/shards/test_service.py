@@ -109,7 +109,7 @@ def test_a_service_that_cannot_be_reached_changes_nothing_but_the_place(stage: S
 
 
 @pytest.mark.parametrize("outcome", [Outcome.LATE, Outcome.DONE_BUT_LOST])
-def test_an_append_without_an_answer_is_there_once(stage: Stage, outcome: Outcome) -> None:
+def test_p23_an_append_without_an_answer_is_there_once(stage: Stage, outcome: Outcome) -> None:
     process, route = routed(stage)
     with process.shard.writer() as writer:
         writer.append_next([update("a", 0, 0)])
@@ -123,7 +123,7 @@ def test_an_append_without_an_answer_is_there_once(stage: Stage, outcome: Outcom
     assert process.machine.refreshed().upper == 3
 
 
-def test_a_late_append_of_a_writer_that_is_over_does_nothing(stage: Stage) -> None:
+def test_p24_a_late_append_of_a_writer_that_is_over_does_nothing(stage: Stage) -> None:
     process, route = routed(stage)
     with process.shard.writer() as writer:
         route.plan = lambda command: Outcome.LATE
@@ -156,7 +156,7 @@ def test_a_forgotten_writer_is_registered_again(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_random_failures_on_the_way_lose_and_double_nothing(seed: int) -> None:
+def test_p23_random_failures_on_the_way_lose_and_double_nothing(seed: int) -> None:
     """What was acknowledged is there once, what failed for sure is not; of the rest nobody knows."""
     rnd = random.Random(seed)
     stage = Stage(inline_total_bytes=rnd.choice([1, 2_000, 1 << 20]))
