@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from strandline.errors import BeforeSince, UpperMismatch
 from strandline.shards.frontier import TOP, Antichain
@@ -63,13 +64,14 @@ def test_p20_nothing_is_appended_to_a_finished_shard(stage: Stage) -> None:
     st.integers(0, 20),
     st.one_of(st.none(), st.integers(1, 30)),
     st.integers(1, 30),
+    st.integers(1, 30),
     st.integers(1, 9),
 )
 def test_p29_what_a_reader_gives_up_it_never_has_again(
-    since: int, wanted: int, oldest: int | None, seqno: int, now_us: int
+    since: int, wanted: int, oldest: int | None, seqno: int, noted: int, now_us: int
 ) -> None:
     """Nothing of a reader goes back: neither its since, nor its hold, nor when it was heard of."""
-    before = held(since, min(seqno, 1), 5)
+    before = replace(held(since, noted, 5), seqno=max(seqno, noted))
     step = downgrade_since(before, ID, wanted, oldest, now_us)
     assert step.state is not None
     after = step.state.readers[ID]
