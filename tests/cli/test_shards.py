@@ -65,3 +65,16 @@ def test_working_with_a_shard_reads_like_its_transcript(lake_cli: Run, tmp_path:
     if os.environ.get("STRANDLINE_TEST_WRITE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text()
+
+
+def test_a_service_that_may_not_or_cannot_listen_says_so(lake_cli: Run) -> None:
+    code, out, err = lake_cli("shard", "serve", "--host", "0.0.0.0", "--port", "0")
+    assert (code, out) == (2, "")
+    assert "Set STRANDLINE_SERVICE_TOKEN" in err
+    code, _, err = lake_cli("shard", "serve", "--host", "no.such.host.invalid")
+    assert code == 9
+    assert "Nobody can listen on no.such.host.invalid:8420" in err
+    assert lake_cli("shard", "serve", "--port", "70000")[0] == 2
+    code, _, err = lake_cli("shard", "serve", "--upkeep", "elsewhere:8420")
+    assert code == 2
+    assert "'elsewhere:8420' is not the address of a shard service" in err
