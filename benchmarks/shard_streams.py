@@ -23,10 +23,9 @@ from strandline.repository.repository import Repository
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-BATCHES = {1_000: 14, 100_000: 12, 5_000_000: 5}
-WARM_UP = 2
+BATCHES = {1_000: 10, 100_000: 10, 5_000_000: 4}
+WARM_UP = 1
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.float64())])
-ROUNDS = 2
 
 
 def run() -> list[Result]:
@@ -40,10 +39,9 @@ def run() -> list[Result]:
         for rows, batches in BATCHES.items():
             source = _source(place, rows, batches)
             rates: dict[str, list[float]] = {}
-            for number in range(ROUNDS):
-                for name, sink in _sinks(repo, place, f"{rows}-{number}").items():
-                    took = _batches(spark, source, sink)
-                    rates.setdefault(name, []).append(rows / statistics.median(took))
+            for name, sink in _sinks(repo, place, str(rows)).items():
+                took = _batches(spark, source, sink)
+                rates.setdefault(name, []).extend(rows / one for one in took)
             found += _results(rows, rates)
     return found
 
@@ -103,11 +101,11 @@ def _batches(spark: SparkSession, source: str, sink: Callable[[Any], Any]) -> li
 def _results(rows: int, rates: dict[str, list[float]]) -> list[Result]:
     found = []
     for name, told in (("native", "shard, native in foreachBatch"), ("Python", "shard, the Python sink")):
-        where = f"{BATCHES[rows]} batches a run, {ROUNDS} runs; synced; Parquet's sink does not sync"
+        where = f"{BATCHES[rows] - WARM_UP} batches; synced; Parquet's sink does not sync"
         label = f"stream of {rows:,} rows a batch: {told}"
         found.append(result(label, rates[name], "rows/s", None, "more", where))
         for other, target in (("Parquet", 0.9 if name == "native" else None), ("Delta", None)):
-            ratio = [mine / theirs for mine, theirs in zip(rates[name], rates[other], strict=True)]
+            ratio = [statistics.median(rates[name]) / statistics.median(rates[other])]
             beside = "Spark's file sink" if other == "Parquet" else "Delta's"
             found.append(result(f"{label} ÷ {beside}", ratio, "×", target, "more", where))
     return found

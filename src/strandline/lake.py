@@ -131,6 +131,9 @@ class Lake:
         try:
             self._upkeep.close()
         finally:
+            for service in (self._shard_service, self._shard_upkeep):
+                if service is not None:
+                    service.close()
             self._kv.close()
 
     def repository(

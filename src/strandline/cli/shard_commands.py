@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ from strandline.errors import InvalidSettings, ShardTimeout, UsageError
 from strandline.shards.codec import DIFF, TIME
 from strandline.shards.cost import Plan, Prices, plan_bill
 from strandline.shards.frontier import Antichain, antichain
-from strandline.shards.service import TOKEN_VARIABLE
+from strandline.shards.service import service_token
 from strandline.shards.shard import Shard
 from strandline.shards.trace import Merged
 
@@ -285,7 +284,7 @@ def serve(
             opened,
             host,
             port,
-            os.environ.get(TOKEN_VARIABLE, ""),
+            service_token(),
             lambda url: out.say(f"The shard service of {opened.place} listens on {url}.", {"url": url}),
         )
 

@@ -2,7 +2,8 @@
 
 Only those are here that do no harm when they come late, after their sender gave up on them and had them decided
 elsewhere: an append expects an upper that never returns, or carries an epoch or a writer that was ended meanwhile; a
-since never goes back. Registrations are not here: a late one would hold a since for nobody.
+since never goes back. Registrations are not here: a late one would hold a since for nobody. Nor are claims of durable
+readers: a late one would take the reader from whoever claimed it since.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from strandline.clock import Microseconds
+from strandline.errors import InvalidBounds
 from strandline.shards.consensus import Versioned
 from strandline.shards.state import ReaderId, ShardId, State
 from strandline.shards.transitions import (
@@ -41,16 +43,15 @@ class Downgrade(msgspec.Struct, frozen=True, tag=True):
     oldest_lease: int | None
 
 
-class CompareAndDowngrade(msgspec.Struct, frozen=True, tag=True):
-    """Move a durable reader's since under its token; see `compare_and_downgrade_since`."""
+class DowngradeDurable(msgspec.Struct, frozen=True, tag=True):
+    """Move a durable reader's since under its token, which stays; see `compare_and_downgrade_since`."""
 
     reader: ReaderId
-    expected_token: str
     token: str
     since: int
 
 
-Routed = Append | AppendNext | Downgrade | CompareAndDowngrade
+Routed = Append | AppendNext | Downgrade | DowngradeDurable
 Outcome = Appended | AppendedAt | UpperIs | TooMuchInline | WriterUnknown | Held | Downgraded | TokenIs | None
 
 
@@ -58,15 +59,15 @@ def decided(command: Routed, state: State, now_us: Microseconds, inline_total_by
     """Run a command on a state."""
     match command:
         case Append():
+            if command.upper < command.expected:
+                raise InvalidBounds(f"An upper does not go back from {command.expected} to {command.upper}.")
             return compare_and_append(state, command, now_us, inline_total_bytes)
         case AppendNext():
             return append_next(state, command, now_us, inline_total_bytes)
         case Downgrade():
             return downgrade_since(state, command.reader, command.since, command.oldest_lease, now_us)
-        case CompareAndDowngrade():
-            return compare_and_downgrade_since(
-                state, command.reader, command.expected_token, command.token, command.since
-            )
+        case DowngradeDurable():
+            return compare_and_downgrade_since(state, command.reader, command.token, command.token, command.since)
 
 
 class Answer(msgspec.Struct, frozen=True):

@@ -20,6 +20,7 @@ from strandline.envelope import decode, encode
 from strandline.errors import (
     Contention,
     Corrupted,
+    FormatError,
     OutcomeUnknown,
     ShardNotFound,
     StoreUnavailable,
@@ -32,14 +33,13 @@ from strandline.shards.commands import Route, Routed, decided
 from strandline.shards.consensus import Consensus, Versioned
 from strandline.shards.diff import Diff, apply, difference
 from strandline.shards.forks import survives_forks
+from strandline.shards.recent import Recent
 from strandline.shards.state import ShardId, State
 from strandline.shards.transitions import INLINE_MAX_BYTES, INLINE_TOTAL_BYTES, Step, sealed
 
 DEFAULT_TIMEOUT_S = 60.0
 """How long a call tries before it gives up."""
 MAX_COMMANDS_TOGETHER = 64
-RECENT_RECORDS = 256
-"""So many of the newest records are kept, to be told to others."""
 
 Outcome = TypeVar("Outcome")
 Command = Callable[[State, Microseconds], Step[Outcome]]
@@ -89,6 +89,7 @@ class Machine:
     Attributes:
         changed: called after each state that this process made, by the thread that made it; must not fail or wait.
         route: where commands that may travel are decided; None for here.
+        recent: keeps the newest records, for others; None for none.
     """
 
     def __init__(self, place: Place, changed: Callable[[State], None] = lambda state: None) -> None:
@@ -96,7 +97,7 @@ class Machine:
         self.changed = changed
         self.route: Route | None = None
         self._state: State | None = None
-        self._recent: deque[Versioned] = deque(maxlen=RECENT_RECORDS)
+        self.recent: Recent | None = None
         self.changed_at_us: Microseconds = 0
         self._forked()
         survives_forks(self)
@@ -149,30 +150,19 @@ class Machine:
                 continue
             for record in records:
                 state = apply(state, self.decoded(record))
-                self._keep(record)
-
-    def _keep(self, record: Versioned) -> None:
-        """Note a record, if it is the next one; what is missing is never told."""
-        with self._mutex:
-            if self._recent and record.seqno <= self._recent[-1].seqno:
-                return
-            if self._recent and record.seqno > self._recent[-1].seqno + 1:
-                self._recent.clear()
-            self._recent.append(record)
-
-    def recent(self, known: int) -> list[Versioned]:
-        """The records after a sequence number, if they are all at hand; else none."""
-        with self._mutex:
-            found = [record for record in self._recent if record.seqno > known]
-        return found if found and found[0].seqno == known + 1 else []
+                if self.recent is not None:
+                    self.recent.add(record)
 
     def hear(self, records: Sequence[Versioned]) -> None:
-        """Take up what others say was decided. Lost, repeated and reordered records change no answer."""
+        """Take up what others say was decided, as a hint: lost, repeated, reordered and unreadable records change no
+        answer."""
         state = self._state
-        for record in sorted(records):
-            if state is not None and record.seqno == state.seqno + 1:
-                state = apply(state, self.decoded(record))
-                self._keep(record)
+        try:
+            for record in sorted(records):
+                if state is not None and record.seqno == state.seqno + 1:
+                    state = apply(state, self.decoded(record))
+        except FormatError as error:
+            debug("shard %s: a record that was told cannot be read: %s", self.place.shard, error)
         if state is not None:
             self._learn(state)
 
@@ -281,7 +271,7 @@ class Machine:
                     raise
                 unknown = error
                 lost()
-            except (StoreUnavailable, Contention) as error:
+            except StrandlineError as error:
                 if unknown is None:
                     raise
                 raise unknown from error  # that nothing happened is true of the last attempt only
@@ -462,7 +452,8 @@ class Machine:
         if not written:
             debug("shard %s: somebody else made state %d", self.place.shard, made.seqno)
             return False
-        self._keep(Versioned(made.seqno, data))
+        if self.recent is not None:
+            self.recent.add(Versioned(made.seqno, data))
         self._learn(made)
         self.changed(made)
         return True

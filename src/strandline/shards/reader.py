@@ -16,7 +16,7 @@ from strandline.errors import BeforeSince, ReaderExpired, ReaderFenced, ShardTim
 from strandline.ids import new_id
 from strandline.shards.closing import Closing
 from strandline.shards.codec import TIME, Codec, Update
-from strandline.shards.commands import CompareAndDowngrade, Downgrade
+from strandline.shards.commands import Downgrade, DowngradeDurable
 from strandline.shards.contents import Split, as_tuples, contents, pieces_of
 from strandline.shards.forks import survives_forks
 from strandline.shards.frontier import Antichain, Frontier, antichain, bound_of
@@ -26,6 +26,7 @@ from strandline.shards.transitions import (
     Downgraded,
     Held,
     TokenIs,
+    compare_and_downgrade_since,
     downgrade_since,
     expire_durable_reader,
     expire_reader,
@@ -361,7 +362,8 @@ class Reader(Closing):
                 f"The lease of a reader of {self._shard.name!r} ended.",
                 next="Make a new one, and see what it can still read: reader.since.",
             )
-        self._since = held.since
+        with self._lock:  # beside the heartbeats' thread
+            self._since = max(self._since, held.since)
         return self.since
 
     def _oldest(self) -> int | None:
@@ -453,9 +455,13 @@ class DurableReader:
         bound = bound_of(since)
         if not isinstance(token, str):
             raise UsageError(f"A token is a str, not {token!r}.", next="Write str(…) around it.")
-        done: Downgraded | TokenIs | None = self._machine.apply(
-            CompareAndDowngrade(self.id, expected_token, token, bound), timeout_s
-        )
+        done: Downgraded | TokenIs | None
+        if token == expected_token:
+            done = self._machine.apply(DowngradeDurable(self.id, token, bound), timeout_s)
+        else:
+            done = self._machine.apply(
+                lambda state, _: compare_and_downgrade_since(state, self.id, expected_token, token, bound), timeout_s
+            )
         if done is None:
             raise UsageError(f"There is no durable reader {self.name!r} any more.", next="Make it again.")
         if isinstance(done, TokenIs):

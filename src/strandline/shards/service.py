@@ -11,23 +11,22 @@ import os
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 from blake3 import blake3
 
 from strandline import errors
-from strandline.clock import Clock, Microseconds
+from strandline.clock import Clock, Microseconds, backoff_s
 from strandline.envelope import decode, encode
 from strandline.errors import (
     Contention,
-    Corrupted,
+    FormatError,
     InvalidSettings,
     NotAllowed,
-    NotFound,
     OutcomeUnknown,
     StoreUnavailable,
     StrandlineError,
-    UsageError,
 )
 from strandline.operations import warning
 from strandline.shards.commands import Answer, Outcome, Routed
@@ -98,20 +97,17 @@ def refusal(error: StrandlineError) -> Refused:
     return Refused(type(error).__name__, error.what, error.safe, error.next, happened)
 
 
-_TRAVELLING: dict[str, type[StrandlineError]] = {
-    kind.__name__: kind
-    for kind in (Contention, Corrupted, errors.NewerFormat, errors.ShardNotFound, NotFound, UsageError)
-}
-
-
 def as_error(refused: Refused) -> StrandlineError:
-    """The error of a service, as if it had been met here."""
+    """The error of a service, as if it had been met here; of a kind that is not known here, its nearest."""
     words = {"safe": refused.safe, "next": refused.next}
     if refused.kind == "OutcomeUnknown" or refused.happened == "unknown":
         return OutcomeUnknown(refused.what, **words)
     if refused.happened:
         return StoreUnavailable(refused.what, happened="no", **words)
-    return _TRAVELLING.get(refused.kind, UsageError)(refused.what, **words)
+    kind = getattr(errors, refused.kind, None)
+    if isinstance(kind, type) and issubclass(kind, StrandlineError) and kind.__init__ is StrandlineError.__init__:
+        return kind(refused.what, **words)
+    return StrandlineError(refused.what, **words)
 
 
 class ShardService:
@@ -149,21 +145,26 @@ class ShardService:
             StrandlineError: what deciding it came to.
         """
         until_us = self._clock.now_us() + int(request.timeout_s * 1_000_000)
+        attempts = 0
         while True:
             left_s = max(0.0, (until_us - self._clock.now_us()) / 1_000_000)
             attempt = msgspec.structs.replace(request, timeout_s=min(left_s, DECIDE_WITHIN_S))
             for url in self.order(request.shard):
-                raw = self._post(url + DECIDE_PATH, encode(attempt), attempt.timeout_s + ANSWER_WITHIN_S)
+                raw = self._post(url, DECIDE_PATH, encode(attempt), attempt.timeout_s + ANSWER_WITHIN_S)
                 if raw is None:
-                    self._leave_alone(url)
                     continue
-                found = decode(Decided | Refused, raw, "an answer of the shard service")
+                try:
+                    found = decode(Decided | Refused, raw, "an answer of the shard service")
+                except FormatError as error:
+                    self._leave_alone(url, "its answer cannot be read")
+                    raise _no_answer(f"cannot be read: {error.what}") from error
                 if isinstance(found, Decided):
                     return Answer(found.outcome, [Versioned(*record) for record in found.records])
-                error = as_error(found)
-                if isinstance(error, Contention) and self._clock.now_us() < until_us:
+                refused = as_error(found)
+                if isinstance(refused, Contention) and self._clock.now_us() < until_us:
+                    self._clock.sleep(backoff_s(attempts := attempts + 1))
                     break  # it was given less time than there is
-                raise error
+                raise refused
             else:
                 return None
 
@@ -171,58 +172,61 @@ class ShardService:
         """Tell a copy that a shard wants upkeep; whether one took it."""
         for url in self.order(upkeep.shard):
             try:
-                raw = self._post(url + MAINTAIN_PATH, encode(upkeep), ANSWER_WITHIN_S)
+                raw = self._post(url, MAINTAIN_PATH, encode(upkeep), ANSWER_WITHIN_S)
                 if raw is not None:
                     return isinstance(decode(Decided | Refused, raw, "an answer of the shard service"), Decided)
             except StrandlineError as error:
                 warning("shard %s: the service for upkeep failed: %s", upkeep.name, error)
                 return False
-            self._leave_alone(url)
         return False
 
-    def _leave_alone(self, url: str) -> None:
-        warning("the shard service %s cannot be reached", url)
+    def _leave_alone(self, url: str, why: str) -> None:
+        warning("the shard service %s is left alone for %g s: %s", url, ASKED_AGAIN_AFTER_S, why)
         self._until_us[url] = self._clock.now_us() + int(ASKED_AGAIN_AFTER_S * 1_000_000)
 
-    def _post(self, url: str, body: bytes, answer_s: float) -> bytes | None:
-        """Send one request, once; None if it surely was not received.
+    def _post(self, url: str, path: str, body: bytes, answer_s: float) -> bytes | None:
+        """Send one request, once; None if it surely was not taken.
 
         Raises:
-            OutcomeUnknown: it may have been received.
+            OutcomeUnknown: it may have been taken.
             NotAllowed: the token is not the service's.
         """
         import urllib3
 
         headers = {"Content-Type": "application/msgpack"}
-        token = os.environ.get(TOKEN_VARIABLE)
+        token = service_token()
         if token:
             headers["Authorization"] = f"Bearer {token}"
         timeout = urllib3.Timeout(connect=CONNECT_WITHIN_S, read=answer_s)
         try:
             # never repeated by the pool: a command may be sent once, and then it is unknown what became of it
             reply = self._connections().request(
-                "POST", url, body=body, headers=headers, timeout=timeout, retries=False, redirect=False
+                "POST", url + path, body=body, headers=headers, timeout=timeout, retries=False, redirect=False
             )
         except (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError):
+            self._leave_alone(url, "it cannot be reached")
             return None
         except urllib3.exceptions.HTTPError as error:
-            self._leave_alone(url.removesuffix(DECIDE_PATH).removesuffix(MAINTAIN_PATH))
-            raise OutcomeUnknown(
-                f"The shard service did not answer: {error}.", next="Repeat the call with the same token."
-            ) from error
+            self._leave_alone(url, "it does not answer")
+            raise _no_answer(f"did not come: {error}") from error
+        if reply.status == 200:
+            return reply.data
         if reply.status in (401, 403):
             raise NotAllowed(
                 f"The shard service at {url} does not take the token of {TOKEN_VARIABLE}.",
                 next=f"Set {TOKEN_VARIABLE} to what the service was started with.",
             )
-        if reply.status == 503:  # it is stopping, and took nothing
+        self._leave_alone(url, f"its status is {reply.status}")
+        if reply.status in (404, 405, 413):  # nobody there decides commands, or this one is too large
             return None
-        if reply.status != 200:
-            raise OutcomeUnknown(
-                f"The shard service at {url} answered with status {reply.status}.",
-                next="Look into its log; is this the address of a shard service?",
-            )
-        return reply.data
+        raise _no_answer(f"has status {reply.status}")
+
+    def close(self) -> None:
+        """Let go of the connections; the next request makes new ones."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.clear()
 
     def _connections(self) -> urllib3.PoolManager:
         with self._lock:
@@ -231,6 +235,27 @@ class ShardService:
 
                 self._pool = urllib3.PoolManager(num_pools=8, maxsize=CONNECTIONS_MAX, block=False)
             return self._pool
+
+
+def _no_answer(what: str) -> OutcomeUnknown:
+    return OutcomeUnknown(
+        f"The answer of the shard service {what}.", next="Repeat the call with the same token: it is not done twice."
+    )
+
+
+def service_token() -> str:
+    """The secret of the service and its clients, from the environment; "" for none.
+
+    Raises:
+        InvalidSettings: it cannot travel in a header.
+    """
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not all("!" <= character <= "~" for character in token):
+        raise InvalidSettings(
+            f"{TOKEN_VARIABLE} has blanks, line ends or letters beyond ASCII in it.",
+            next="Take letters, digits and signs only; `openssl rand -hex 32` makes one.",
+        )
+    return token
 
 
 class ServiceRoute:
@@ -253,7 +278,7 @@ def service_urls(text: str) -> tuple[str, ...]:
     """
     urls = tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
     for url in urls:
-        if not url.startswith(("http://", "https://")) or not url.partition("://")[2]:
+        if not _is_address(url):
             raise InvalidSettings(
                 f"{url!r} is not the address of a shard service.", next="Write http://host:port, with commas between."
             )
@@ -262,7 +287,15 @@ def service_urls(text: str) -> tuple[str, ...]:
             import urllib3  # noqa: F401
         except ImportError as error:
             raise InvalidSettings(
-                "Shard services are spoken to through the package urllib3, which is not installed.",
+                "Shard services are reached through the package urllib3, which is not installed.",
                 next="pip install 'strandline[service]'.",
             ) from error
     return urls
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        return False

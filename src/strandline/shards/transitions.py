@@ -221,6 +221,13 @@ def expire_writer(state: State, id: WriterId) -> Step[bool]:
     return Step(True, replace(state, writers=_without(state.writers, id)))
 
 
+def register_writer(state: State, id: WriterId, lease_s: int, token: str, now_us: Microseconds) -> Step[None]:
+    """Put a writer on record that never was; its token is one that no append has."""
+    if state.is_tombstone or id in state.writers:
+        return Step(None)
+    return Step(None, replace(state, writers={**state.writers, id: Writer(now_us, lease_s, token, 0)}))
+
+
 def rename_writer(state: State, id: WriterId, other: WriterId) -> Step[None]:
     """Let a writer go on under another id, with all that it remembers; nobody is known under the old one any more."""
     writer = state.writers.get(id)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from strandline.errors import Contention, InvalidBounds, OutcomeUnknown, StoreUnavailable, UpperMismatch, UsageError
+from strandline.errors import (
+    Contention,
+    InvalidBounds,
+    OutcomeUnknown,
+    StoreUnavailable,
+    StrandlineError,
+    UpperMismatch,
+    UsageError,
+)
 from strandline.ids import new_id
 from strandline.shards.batches import (
     PART_TARGET_BYTES,
@@ -37,6 +46,7 @@ from strandline.shards.transitions import (
     expire_writer,
     finish,
     heartbeat_writer,
+    register_writer,
     rename_writer,
 )
 
@@ -44,7 +54,19 @@ if TYPE_CHECKING:
     from strandline.shards.shard import Shard
 
 WRITER_LEASE_S = 3_600
-REGISTER_ATTEMPTS = 5
+SESSION_ATTEMPTS = 5
+
+
+@dataclass(slots=True)
+class _Session:
+    """Appends at the next time that are decided elsewhere.
+
+    Attributes:
+        token: of its last append that was acknowledged, or the one that it was registered with.
+    """
+
+    id: WriterId
+    token: str
 
 
 class Writer(Closing):
@@ -61,12 +83,12 @@ class Writer(Closing):
         self._machine = shard._machine
         self.id = WriterId(f"w-{name}" if name else new_id())
         self._lease_s = NEVER if name else WRITER_LEASE_S
-        self._last_token: str | None = None
         self._forked()
         survives_forks(self)
 
     def _forked(self) -> None:
         self._lock = threading.Lock()
+        self._session: _Session | None = None  # the parent's stays the parent's
 
     def __repr__(self) -> str:
         return f"<Writer {self.id} of {self._shard!r}>"
@@ -74,12 +96,18 @@ class Writer(Closing):
     def close(self) -> None:
         """Let the shard forget this writer, unless it is durable. A failure to say so does not matter."""
         state = self._machine.state
-        if self._lease_s == NEVER or self.id not in state.writers:
-            return
+        with self._lock:
+            session, self._session = self._session, None
+        ids = [self.id] if self._lease_s != NEVER and self.id in state.writers else []
+        ids += [session.id] if session is not None else []
         try:
-            self._machine.apply(lambda state, _: expire_writer(state, self.id))
+            for id in ids:
+                self._forget(id)
         except StoreUnavailable:
             return
+
+    def _forget(self, id: WriterId) -> None:
+        self._machine.apply(lambda state, _: expire_writer(state, id))
 
     @property
     def upper(self) -> Antichain:
@@ -285,48 +313,73 @@ class Writer(Closing):
     def _next_routed(self, append: AppendNext, timeout_s: float) -> AppendedAt | UpperIs | TooMuchInline:
         """Have an append decided elsewhere, or here if there is no answer.
 
-        Invariant: an append that is decided elsewhere demands that its writer is on record. If there was no answer, the
-        writer's record first gets another id, under which it tells whether that was done. The old id never returns, so
-        the append does nothing if it is decided elsewhere after that.
+        Invariant: an append that is decided elsewhere is of a session, and demands that this is on record. If there was
+        no answer, the session's record first gets another id, under which it tells whether that was done. A session's
+        id is put on record once and never again, so the append does nothing if it is decided elsewhere after that.
         """
-        for _ in range(REGISTER_ATTEMPTS):
-            state = self._machine.state
-            if self.id not in state.writers:
-                self._machine.apply(self._registration(), timeout_s)
-                state = self._machine.state
-            known = state.writers.get(self.id)
-            before = {self._last_token} | ({known.token} if known is not None else set())
-            append = replace(append, writer=self.id, must_be_known=True)
+        clock = self._machine.place.clock
+        until_us = clock.now_us() + int(timeout_s * 1_000_000)
+
+        def left_s() -> float:
+            return max(0.0, (until_us - clock.now_us()) / 1_000_000)
+
+        for _ in range(SESSION_ATTEMPTS):
+            session = self._in_session(left_s())
+            known = self._machine.state.writers.get(session.id)
+            before: set[str | None] = {session.token, session.token if known is None else known.token}
+            append = replace(append, writer=session.id, must_be_known=True)
             try:
-                done: AppendedAt | UpperIs | TooMuchInline | WriterUnknown = self._machine.ask(append, timeout_s)
+                done: AppendedAt | UpperIs | TooMuchInline | WriterUnknown = self._machine.ask(append, left_s())
             except OutcomeUnknown:
-                append = replace(append, writer=self._renamed(append.writer, timeout_s), must_be_known=False)
-                return self._next_here(append, timeout_s, before)
+                return self._next_after_silence(session, append, before, left_s())
             if not isinstance(done, WriterUnknown):
-                self._last_token = append.token
+                session.token = append.token
                 return done
-            self._machine.refreshed()  # its lease is over, or another thread gave it another id
-        raise Contention(f"The writer was forgotten again and again by {self._shard.name!r}.", next="Repeat the call.")
+            self._leave(session)  # its lease is over, or another thread had no answer
+        raise Contention(f"The shard {self._shard.name!r} forgot a writer again and again.", next="Repeat the call.")
 
-    def _registration(self) -> Callable[[State, int], Step[None]]:
-        id = self.id
-        return lambda state, now_us: heartbeat_writer(state, id, self._lease_s, now_us)
+    def _in_session(self, timeout_s: float) -> _Session:
+        with self._lock:
+            if self._session is None:
+                session = _Session(WriterId(new_id()), new_id())
+                self._machine.apply(
+                    lambda state, now_us: register_writer(state, session.id, self._lease_s, session.token, now_us),
+                    timeout_s,
+                )
+                self._session = session
+            return self._session
 
-    def _renamed(self, id: WriterId, timeout_s: float) -> WriterId:
-        """The id under which the writer goes on; the one given is off the record."""
-        with self._lock:  # of several threads without an answer one renames it
-            if self.id == id:
-                other = WriterId(new_id())
-                try:
-                    self._machine.apply(lambda state, _: rename_writer(state, id, other), timeout_s)
-                except StoreUnavailable as error:
-                    raise _undecidable() from error
-                self.id = other
-            return self.id
+    def _leave(self, session: _Session) -> None:
+        with self._lock:
+            if self._session is session:
+                self._session = None
+
+    def _next_after_silence(
+        self, session: _Session, append: AppendNext, before: set[str | None], timeout_s: float
+    ) -> AppendedAt | UpperIs | TooMuchInline:
+        """Find out what became of an append that had no answer, and decide it if it was not done.
+
+        Raises:
+            OutcomeUnknown: it cannot be told.
+        """
+        try:
+            with self._lock:  # of several threads without an answer, one renames the session
+                if self._session is session:
+                    other = _Session(WriterId(new_id()), session.token)
+                    self._machine.apply(lambda state, _: rename_writer(state, session.id, other.id), timeout_s)
+                    self._session = other
+                current = self._session
+            if current is None:
+                raise _undecidable()
+            return self._next_here(replace(append, writer=current.id, must_be_known=False), timeout_s, before)
+        except OutcomeUnknown:
+            raise
+        except StrandlineError as error:  # that nothing was done is true of the last attempt only
+            raise _undecidable() from error
 
     def heartbeat(self) -> None:
         """Say that this writer is alive; every append does as well."""
-        self._machine.apply(self._registration())
+        self._machine.apply(lambda state, now_us: heartbeat_writer(state, self.id, self._lease_s, now_us))
 
     def finish(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Promise that nothing more will be appended, by anybody."""

@@ -8,6 +8,7 @@ from strandline.errors import OutcomeUnknown
 from strandline.shards.commands import Answer, Routed
 from strandline.shards.consensus import Versioned
 from strandline.shards.machine import Machine
+from strandline.shards.recent import Recent
 from strandline.shards.state import ShardId
 from strandline.testing.faults import Outcome
 
@@ -30,6 +31,7 @@ class FaultyRoute:
         hints: Callable[[Sequence[Versioned]], Sequence[Versioned]] = lambda records: records,
     ) -> None:
         self.machine = machine
+        machine.recent = machine.recent or Recent()
         self.plan = plan
         self.hints = hints
         self.late: list[Routed] = []
@@ -47,7 +49,8 @@ class FaultyRoute:
         found = self.machine.ask(command, timeout_s)
         if outcome is Outcome.DONE_BUT_LOST:
             raise OutcomeUnknown("Injected: the answer is lost.")
-        return Answer(found, list(self.hints(self.machine.recent(known))))
+        told = self.machine.recent.after(known) if self.machine.recent is not None else []
+        return Answer(found, list(self.hints(told)))
 
     def land(self, at: int = 0) -> None:
         """Decide a late command now; its answer reaches nobody."""
