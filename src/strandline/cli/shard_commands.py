@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -278,6 +279,8 @@ def serve(
             "The packages that serve HTTP are not installed.", next="pip install 'strandline[service]'."
         ) from error
     out = Output(as_json)
+    # what fails beside the callers is told on standard error: nobody else would hear of it
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     # not its own client: it decides in its own process what it is asked for
     with strandline.open(lake, shard_service="", shard_upkeep=upkeep or "") as opened:
         run(
