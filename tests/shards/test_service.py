@@ -335,7 +335,7 @@ def test_addresses_that_are_none_are_refused(tmp_path: Path, text: str) -> None:
 def start(folder: Path, *options: str, token: str = "") -> tuple[subprocess.Popen[str], str]:
     """A service in a process of its own, and its address."""
     command = [sys.executable, "-m", "strandline.cli", "shard", "serve", "--lake", str(folder / "lake"), "--json"]
-    env = {**os.environ, TOKEN_VARIABLE: token}
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | {TOKEN_VARIABLE: token}
     if "--port" not in options:
         options = ("--port", "0", *options)
     process = subprocess.Popen(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -281,6 +282,11 @@ def serve(
     out = Output(as_json)
     # what fails beside the callers is told on standard error: nobody else would hear of it
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+
+    def ready(url: str) -> None:
+        out.say(f"The shard service of {opened.place} listens on {url}.", {"url": url})
+        sys.stdout.flush()  # whoever started it reads the address from a pipe, while it goes on
+
     # not its own client: it decides in its own process what it is asked for
     with strandline.open(lake, shard_service="", shard_upkeep=upkeep or "") as opened:
         run(
@@ -288,7 +294,7 @@ def serve(
             host,
             port,
             service_token(),
-            lambda url: out.say(f"The shard service of {opened.place} listens on {url}.", {"url": url}),
+            ready,
         )
 
 
