@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from pathlib import Path
@@ -78,3 +79,15 @@ def test_a_service_that_may_not_or_cannot_listen_says_so(lake_cli: Run) -> None:
     code, _, err = lake_cli("shard", "serve", "--upkeep", "elsewhere:8420")
     assert code == 2
     assert "'elsewhere:8420' is not the address of a shard service" in err
+
+
+def test_a_file_is_read_by_the_schema_of_the_shard(lake_cli: Run, tmp_path: Path) -> None:
+    """Texts that look like numbers stay what they are."""
+    assert lake_cli("shard", "create", "nyc/hex", "icao:string", "call:string")[0] == 0
+    (tmp_path / "hex.csv").write_text("icao,call\n3e4567,007\n1e5000,\n")
+    (tmp_path / "hex.jsonl").write_text('{"icao": "0", "call": "010"}\n')
+    for file in ("hex.csv", "hex.jsonl"):
+        assert lake_cli("shard", "append", "nyc/hex", str(tmp_path / file))[0] == 0
+    found = [json.loads(line) for line in lake_cli("shard", "cat", "nyc/hex", "--json")[1].splitlines()]
+    assert sorted((row["icao"], row["call"]) for row in found) == [("0", "010"), ("1e5000", ""), ("3e4567", "007")]
+    assert lake_cli("shard", "cost", "--rate", "inf")[0] == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,19 +42,37 @@ TYPES = {
 STATE_COLUMNS = ("name", "since", "upper", "batches", "rows", "bytes", "readers", "writers")
 
 
-def _shard(s: Session, text: str) -> Shard:
+def _split(text: str) -> tuple[str, str]:
     repository, slash, name = text.partition("/")
     if not slash or not name or "/" in name:
         raise UsageError(f"{text!r} is not repository/shard.", next="Write for example nyc/positions.")
+    return repository, name
+
+
+def _shard(s: Session, text: str) -> Shard:
+    repository, name = _split(text)
     return s.repository(repository).shard(name)
 
 
-def _read(file: Path) -> pa.Table:
-    """The rows of a file, in the format that its name says."""
+def _read(file: Path, schema: pa.Schema) -> pa.Table:
+    """The rows of a file, in the format that its name says; texts are read as the types of the schema."""
     from pyarrow import csv, parquet
     from pyarrow import json as json_lines
 
-    readers = {".parquet": parquet.read_table, ".csv": csv.read_csv, ".json": json_lines.read_json}
+    types = pa.schema([pa.field(field.name, field.type) for field in schema])
+
+    def read_csv(path: str) -> pa.Table:
+        return csv.read_csv(path, convert_options=csv.ConvertOptions(column_types=types))
+
+    def read_json(path: str) -> pa.Table:
+        return json_lines.read_json(path, parse_options=json_lines.ParseOptions(explicit_schema=types))
+
+    readers: dict[str, Callable[[str], pa.Table]] = {
+        ".parquet": parquet.read_table,
+        ".csv": read_csv,
+        ".json": read_json,
+        ".jsonl": read_json,
+    }
     read = readers.get(file.suffix)
     if read is None:
         raise UsageError(f"{file.name!r} is no file of rows.", next=f"Names end in {', '.join(readers)}.")
@@ -137,7 +155,7 @@ def append(
     """Append the rows of a file at the next time."""
     with session(lake, as_json) as s:
         held = _shard(s, shard)
-        rows = _read(file)
+        rows = _read(file, held.schema)
         if DIFF not in rows.column_names:
             rows = rows.append_column(DIFF, pa.array([-1 if retract else 1] * rows.num_rows, pa.int64()))
         elif retract:
@@ -302,6 +320,6 @@ def serve(
 def rm(shard: ShardArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """End a shard and delete its bytes: nobody can read or write it any more."""
     with session(lake, as_json) as s:
-        held = _shard(s, shard)
-        s.repository(shard.partition("/")[0]).delete_shard(held.name)
-        s.out.say(f"Shard {held.name!r} is gone.", {"name": held.name})
+        repository, name = _split(shard)
+        s.repository(repository).delete_shard(name)
+        s.out.say(f"Shard {name!r} is gone.", {"name": name})

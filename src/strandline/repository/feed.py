@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import HeadMove
 from strandline.branch.reflog import read_moves
-from strandline.errors import Conflict, UpperMismatch
+from strandline.errors import Conflict, UpperMismatch, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
 from strandline.shards.codec import TIME
@@ -131,6 +131,10 @@ class Feed:
         Returns:
             The columns of `SCHEMA`, `_time` and `_diff` (1), in the order of time.
         """
+        if since is not None and (isinstance(since, bool) or not isinstance(since, int)):
+            raise UsageError(
+                f"since is the number of a move, an int, not {since!r}.", next="`_time` of a change is one."
+            )
         self.record()
         state = self.shard.state
         first = state.since if since is None else since

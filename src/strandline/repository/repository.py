@@ -223,7 +223,8 @@ class Repository:
 
     def shards(self) -> list[str]:
         """The names of all shards, in their order."""
-        return [record.name for record in self._core.shards.list()]
+        shards = self._core.shards
+        return [record.name for record in shards.list() if shards.exists(record)]
 
     @logged("delete shard")
     def delete_shard(self, name: str) -> None:

@@ -167,7 +167,10 @@ class ShardApp:
         if shard is None:
             shard = self._lake.repository(repository).shard(name)
             if shard.id != id:
-                raise ShardNotFound(f"The shard {name!r} is not the one that was opened.", next="Open it again.")
+                raise ShardNotFound(
+                    f"The shard {name!r} is not the one that was opened.",
+                    next="Open it again; or see whether the service serves another lake.",
+                )
             with self._lock:
                 shard = self._shards.setdefault(key, shard)
             shard._machine.recent = shard._machine.recent or Recent()

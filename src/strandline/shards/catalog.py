@@ -109,10 +109,12 @@ class ShardCatalog:
         check_shard_name(name)
         record = self._record(name)
         if record is None:
-            if schema is None and codec != JsonCodec.name:
+            if schema is None and codec in CODECS and codec != JsonCodec.name:
                 raise ShardNotFound(
                     f"There is no shard {name!r}.", next="`strandline shard ls` shows them; a schema makes one."
                 )
+            # judged before anything is written: a name without a shard would be in everybody's way
+            self._first(ShardRecord(ShardId(""), name, checked_kind(consensus), 0), schema, key, codec)
             record = self._named(ShardRecord(ShardId(new_id()), name, checked_kind(consensus), self._clock.now_us()))
         shard = self._opened(record)
         state = shard._machine.find()
@@ -131,8 +133,12 @@ class ShardCatalog:
             schema, key = JsonCodec.SCHEMA, ("key",)
         return initial(record.id, record.name, codec, serialised(*checked_schema(schema, key)))
 
+    def exists(self, record: ShardRecord) -> bool:
+        """Whether a shard was made, and not only named by somebody who died meanwhile."""
+        return self._opened(record)._machine.find() is not None
+
     def list(self) -> Iterator[ShardRecord]:
-        """All shards by name."""
+        """All names of shards."""
         for _, raw in self._kv.scan(self._names):
             record: ShardRecord = decode(ShardRecord, raw, "a shard")
             if not record.is_deleted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from operator import index
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -46,6 +47,11 @@ class Codec(ABC):
         self.key = tuple(key)
         self.value = tuple(name for name in schema.names if name not in self.key)
 
+    @property
+    def shape(self) -> str:
+        """How an update is written as tuples."""
+        return f"(({_shape(self.key)}, {_shape(self.value)}), time, diff)"
+
     @abstractmethod
     def to_columns(self, rows: Sequence[tuple[Any, Any]]) -> list[pa.Array]:
         """The columns of (key, value) pairs.
@@ -57,6 +63,20 @@ class Codec(ABC):
     @abstractmethod
     def to_rows(self, table: pa.Table) -> Iterable[tuple[Any, Any]]:
         """The (key, value) pairs of columns."""
+
+
+def _shape(names: Sequence[str]) -> str:
+    """How a key or a value of these columns is written: one column as it is, several as a tuple."""
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def whole_numbers(values: Sequence[Any]) -> list[int | None]:
+    """Values as ints; Arrow would cut the fraction off.
+
+    Raises:
+        TypeError: one is none.
+    """
+    return [None if value is None or isinstance(value, bool) else index(value) for value in values]
 
 
 class ColumnCodec(Codec):
@@ -76,17 +96,20 @@ class ColumnCodec(Codec):
                     raise ValueError("there is no such column")
                 return {}
             if len(names) == 1:
-                return {names[0]: pa.array(parts, self.schema.field(names[0]).type)}
-            columns = zip(*parts, strict=True) if parts else [()] * len(names)
-            return {
-                name: pa.array(column, self.schema.field(name).type)
-                for name, column in zip(names, columns, strict=True)
-            }
+                return {names[0]: self._column(names[0], parts)}
+            if any(not isinstance(part, tuple | list) or len(part) != len(names) for part in parts):
+                raise ValueError(f"there are {len(names)} of them")
+            columns: Iterable[Sequence[Any]] = zip(*parts, strict=True) if parts else [()] * len(names)
+            return {name: self._column(name, column) for name, column in zip(names, columns, strict=True)}
         except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
             raise SchemaMismatch(
                 f"An update does not fit the columns {', '.join(names) or '(none)'}: {error}.",
-                next=f"The schema is {described(self.schema)}.",
+                next=f"Here an update is {self.shape}, of {described(self.schema)}.",
             ) from error
+
+    def _column(self, name: str, values: Sequence[Any]) -> pa.Array:
+        kind = self.schema.field(name).type
+        return pa.array(whole_numbers(values) if pa.types.is_integer(kind) else values, kind)
 
     def to_rows(self, table: pa.Table) -> Iterable[tuple[Any, Any]]:
         return zip(self._joined(table, self.key), self._joined(table, self.value), strict=True)
@@ -185,6 +208,11 @@ def refuse_no_evolution(old: pa.Schema, old_key: Sequence[str], new: pa.Schema, 
             raise SchemaMismatch(f"Column {field.name!r} is {field.type}; it cannot become {now.type}.")
         if field.nullable and not now.nullable:
             raise SchemaMismatch(f"Column {field.name!r} may hold nulls; it must go on to.")
+    if new.names[: len(old.names)] != old.names:
+        raise SchemaMismatch(
+            f"The columns of the shard are {', '.join(old.names)}, in this order.",
+            next="Keep it, and add new columns at the end: writers know the columns of a tuple by their places.",
+        )
     for field in new:
         if field.name not in old.names and not field.nullable:
             raise SchemaMismatch(f"The new column {field.name!r} must be nullable: older updates have no value for it.")

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from strandline.blob import open_store
 from strandline.blob.store import BlobNotFound, BlobStore
-from strandline.errors import ReaderExpired
+from strandline.errors import ReaderExpired, UsageError
 from strandline.shards.codec import CODECS, TIME, Codec, Update, deserialised
 from strandline.shards.parts import read_part
 from strandline.shards.state import Batch, Part, State
@@ -166,11 +166,21 @@ class Split:
         if self.between is not None:
             within = self.between.condition(deserialised(self.rows.schema)[1][0])
             where = within if where is None else within & where
+        schema = self.rows.arrow_schema
+        unknown = [name for name in columns or () if name not in schema.names]
+        if unknown:
+            raise UsageError(f"The shard has no column {unknown[0]!r}.", next=f"It has {', '.join(schema.names)}.")
         try:
             tables = self.rows.read(self.pieces, blobs, columns=columns, where=where)
         except BlobNotFound as error:
             raise _lost(error) from None
-        schema = self.rows.arrow_schema
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
+            if where is None:
+                raise
+            raise UsageError(
+                f"The condition does not fit the shard: {error}.",
+                next="It is a pyarrow.compute.Expression of its columns.",
+            ) from error
         wanted = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         kept = []
         for piece, table in zip(self.pieces, tables, strict=True):

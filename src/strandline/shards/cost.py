@@ -6,6 +6,7 @@ one source into ten: each batch of each shard is a request of its own, however s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -112,6 +113,8 @@ class Plan:
     def __post_init__(self) -> None:
         if self.sources < 1 or self.bytes_per_s < 0 or self.every_s <= 0 or self.listeners < 0:
             raise UsageError("There is at least one source, and a batch takes some time.")
+        if not math.isfinite(self.bytes_per_s) or not math.isfinite(self.every_s):
+            raise UsageError("Rates and times are finite numbers.")
 
 
 def rehearsed(plan: Plan) -> dict[str, Count]:

@@ -418,8 +418,8 @@ class DurableReader:
     """
 
     def __init__(self, shard: Shard, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise UsageError(f"A durable reader needs a name, not {name!r}.")
+        if not isinstance(name, str) or not name or not name.isprintable():
+            raise UsageError(f"A durable reader needs a name of one line, not {name!r}.")
         self._shard = shard
         self._machine = shard._machine
         self.name = name

@@ -65,7 +65,12 @@ class Bindings(Generic[Position]):
                 upper, known = self._read()
                 found = [binding for binding in known if binding.source == source]
                 ends: list[Any] = [binding.position for binding in found]
-                at = bisect_left(ends, position)
+                try:
+                    at = bisect_left(ends, position)
+                except TypeError as error:
+                    raise UsageError(
+                        f"The position {position!r} cannot be compared with the earlier ones, such as {ends[0]!r}."
+                    ) from error
                 if at < len(found):
                     return found[at]
                 time = max(upper, clock.now_us() // 1_000) if self._by_clock else upper

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.errors import InvalidBounds, SchemaMismatch, UsageError
-from strandline.shards.codec import DIFF, RESERVED, TIME, Codec, described
+from strandline.shards.codec import DIFF, RESERVED, TIME, Codec, described, whole_numbers
 from strandline.shards.frontier import antichain
 from strandline.shards.repeats import may_repeat
 
@@ -82,26 +82,43 @@ def _from_columns(given: pa.Table, schema: pa.Schema, default_time: int) -> pa.T
 def _cast(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.ChunkedArray:
     if column.type == kind:
         return column
+    if not _is_akin(column.type, kind):
+        raise SchemaMismatch(f"Column {name!r} is {column.type}, not {kind}.", next=f"Cast it to {kind} first.")
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:  # a value does not fit; Arrow knows no such cast
         raise SchemaMismatch(f"Column {name!r} is {column.type} and cannot become {kind}: {error}.") from error
 
 
-def _shape(names: Sequence[str]) -> str:
-    """How a key or a value of these columns is written: one column as it is, several as a tuple."""
-    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+def _is_akin(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a type may be meant as another's: numbers for numbers, texts for texts. Arrow casts more."""
+    if pa.types.is_dictionary(given):
+        given = given.value_type
+    return pa.types.is_null(given) or _family(given) == _family(wanted)
+
+
+def _family(kind: pa.DataType) -> object:
+    is_of = pa.types
+    if is_of.is_integer(kind) or is_of.is_floating(kind) or is_of.is_decimal(kind):
+        return "number"
+    if is_of.is_string(kind) or is_of.is_large_string(kind) or is_of.is_string_view(kind):
+        return "text"
+    if is_of.is_binary(kind) or is_of.is_large_binary(kind) or is_of.is_fixed_size_binary(kind):
+        return "bytes"
+    if is_of.is_date(kind) or is_of.is_timestamp(kind):
+        return "moment"
+    return kind.id
 
 
 def _from_tuples(rows: Sequence[Any], codec: Codec) -> pa.Table:
     try:
         pairs = [(row[0][0], row[0][1]) for row in rows]
-        times = pa.array([row[1] for row in rows], INT64)
-        diffs = pa.array([row[2] for row in rows], INT64)
+        times = pa.array(whole_numbers([row[1] for row in rows]), INT64)
+        diffs = pa.array(whole_numbers([row[2] for row in rows]), INT64)
     except (TypeError, IndexError, KeyError, pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise UsageError(
             "Updates are tuples ((key, value), time, diff), or an Arrow table.",
-            next=f"Here: (({_shape(codec.key)}, {_shape(codec.value)}), time, diff), of {described(codec.schema)}.",
+            next=f"Here: {codec.shape}, of {described(codec.schema)}.",
         ) from error
     if times.null_count or diffs.null_count:
         raise UsageError("The time and the diff of an update cannot be None.")

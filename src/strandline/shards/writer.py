@@ -77,8 +77,8 @@ class Writer(Closing):
     """
 
     def __init__(self, shard: Shard, name: str = "") -> None:
-        if not isinstance(name, str):
-            raise UsageError(f"The name of a writer is a str, not {name!r}.")
+        if not isinstance(name, str) or not name.isprintable():
+            raise UsageError(f"The name of a writer is a str of one line, not {name!r}.")
         self._shard = shard
         self._machine = shard._machine
         self.id = WriterId(f"w-{name}" if name else new_id())
@@ -225,6 +225,8 @@ class Writer(Closing):
         Raises:
             UpperMismatch: the shard is finished.
         """
+        if updates is None:
+            raise UsageError("There are no updates to append, but None.", next="Give [] to move the upper alone.")
         time = self._append_next(updates, None, check_token(token), timeout_s)
         assert time is not None
         return time
