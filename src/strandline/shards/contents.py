@@ -163,6 +163,7 @@ class Split:
         Raises:
             ReaderExpired: parts of it were collected.
         """
+        is_asked = where is not None
         if self.between is not None:
             within = self.between.condition(deserialised(self.rows.schema)[1][0])
             where = within if where is None else within & where
@@ -175,7 +176,7 @@ class Split:
         except BlobNotFound as error:
             raise _lost(error) from None
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
-            if where is None:
+            if not is_asked:
                 raise
             raise UsageError(
                 f"The condition does not fit the shard: {error}.",
