@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import strandline
-from strandline import Conflict
+from strandline import Conflict, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.feed import Feed
 from strandline.repository.repository import Repository
@@ -96,3 +96,9 @@ def test_a_branch_made_anew_has_a_feed_of_its_own(repo: Repository) -> None:
     again = repo.create_branch("work")
     assert told(again.feed) == []
     assert again.feed.shard.name != old.shard.name
+
+
+def test_a_move_is_named_by_its_number(main: Branch) -> None:
+    for since in ("main~1", 1.5, True):
+        with pytest.raises(UsageError, match="since is the number of a move"):
+            main.feed.changes(since=since)  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ class Split:
             tables = self.rows.read(self.pieces, blobs, columns=columns, where=where)
         except BlobNotFound as error:
             raise _lost(error) from None
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError) as error:  # what Arrow says of a condition
             if not is_asked:
                 raise
             raise UsageError(
