@@ -7,7 +7,8 @@ from pathlib import Path
 
 import strandline
 from strandline.spark.shards import append
-from tests.transactions.killed_driver import ROWS, watch
+from tests.killing import sent_at
+from tests.transactions.killed_driver import ROWS
 
 
 def run(folder: str, remote: str, number: int, at: int, when: str, what: int, token: str) -> None:
@@ -16,7 +17,7 @@ def run(folder: str, remote: str, number: int, at: int, when: str, what: int, to
 
     end = Path(folder) / f"end-{number}"
     spark = SparkSession.builder.remote(remote).create()  # type: ignore[attr-defined]
-    calls = watch(at, when, what)
+    calls = sent_at(at, when, what)
     with strandline.open(Path(folder) / "lake", synced=False, compaction=False) as lake:
         shard = lake.repository("nyc").shard("sink")
         rows = spark.range(0, ROWS, 1, 3).selectExpr("id", f"'{token}' as run")

@@ -17,9 +17,10 @@ import pytest
 import strandline
 from strandline.lake import Lake
 from tests import sessions
+from tests.killing import RANDOM_MOMENTS, some_of
 from tests.shards import killed_sink
 from tests.transactions.killed_driver import ROWS
-from tests.transactions.test_kills import ALL, RANDOM_MOMENTS, SAMPLES, Place, succeed
+from tests.transactions.test_kills import SAMPLES, Place, succeed
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 SCHEMA = pa.schema([("id", pa.int64()), ("run", pa.string())])
@@ -75,7 +76,7 @@ def test_a_sink_is_killed_at_calls_of_its_stores(place: SinkPlace, capsys: pytes
     calls = int(first.told()[1])
     every = [(at, when) for at in range(1, calls + 2) for when in ("before", "after")]
     outcomes: Counter[str] = Counter()
-    chosen = every if ALL else every[:: max(1, len(every) // SAMPLES)]
+    chosen = some_of(every, SAMPLES)
     with strandline.open(place.folder / "lake", synced=False, compaction=False) as lake:
         for at, when in chosen:
             token = place.token()

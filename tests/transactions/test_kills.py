@@ -20,12 +20,11 @@ import pytest
 import strandline
 from strandline.lake import Lake
 from tests import sessions
+from tests.killing import ALL, RANDOM_MOMENTS, some_of
 from tests.transactions.killed_driver import ROWS, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.server]
 
-ALL = os.environ.get("STRANDLINE_TEST_KILLS") == "all"
-RANDOM_MOMENTS = 200 if ALL else 6
 SAMPLES = 8
 WAIT_S = 60.0
 
@@ -113,7 +112,7 @@ def test_a_driver_is_killed_at_calls_of_its_stores(place: Place, capsys: pytest.
     assert first.join() == "committed"
     calls = int(first.told()[1])
     every = [(at, when) for at in range(1, calls + 2) for when in ("before", "after")]
-    chosen = every if ALL else every[:: len(every) // SAMPLES]
+    chosen = some_of(every, SAMPLES)
     outcomes: Counter[str] = Counter()
     with strandline.open(place.folder / "lake", synced=False) as lake:
         for at, when in chosen:

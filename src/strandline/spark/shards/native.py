@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField
 
 from strandline.blob import BlobStore
 from strandline.errors import StorageError, UsageError
@@ -28,6 +29,10 @@ from strandline.spark.shards.sink import check_columns
 
 READ_LEASE_S = 3_600
 TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
+JOB_OPTIONS = {
+    "partitionOverwriteMode": "static",  # the magic committer breaks in sessions that set it to dynamic
+    "mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",  # files are parts when they are appended
+}
 
 
 def append(
@@ -112,10 +117,8 @@ def written(shard: Shard, data: DataFrame) -> WrittenBatch:
     place = shard._machine.place
     owner = f"spark-{new_id()}"
     has_diffs = DIFF in data.columns
-    data = data.select(*(_fitting(field, data.columns) for field in update_schema(shard.schema) if field.name != TIME))
-    if not has_diffs:
-        data = data.drop(DIFF)
-    keys = written_files(shard, data, owner, "append to")
+    fields = [field for field in update_schema(shard.schema) if field.name != TIME and (field.name != DIFF or has_diffs)]
+    keys = written_files(shard, _fitting(data, fields), owner, "append to")
 
     def part(key: str) -> Part:
         with place.blobs.open_read(key) as source:
@@ -127,13 +130,28 @@ def written(shard: Shard, data: DataFrame) -> WrittenBatch:
     return WrittenBatch(shard.id, 0, 1, tuple(part for part in in_parallel(part, keys) if part.rows))
 
 
-def _fitting(field: pa.Field, given: list[str]) -> Column:
-    """A column as the shard has it: of its type, null where it is missing; a null that may not be fails the job."""
-    kind = from_arrow_schema(pa.schema([field])).fields[0].dataType
-    column = quoted(field.name) if field.name in given else F.lit(None if field.name != DIFF else 1)
+def _fitting(data: DataFrame, fields: list[pa.Field]) -> DataFrame:
+    """With the columns that are wanted: of their types, null where they are missing; a null that may not be fails the
+    job.
+
+    Each column that is built costs a micro-batch milliseconds of talk with Spark's JVM: what fits is left alone.
+    """
+    wanted = from_arrow_schema(pa.schema(fields)).fields
+    if [(field.name, field.dataType) for field in data.schema.fields] == [(w.name, w.dataType) for w in wanted]:
+        demanded = [w.name for w, found in zip(wanted, data.schema.fields, strict=True) if found.nullable > w.nullable]
+        return data.withColumns({name: _demanded(quoted(name), name) for name in demanded}) if demanded else data
+    return data.select(*(_column(field, data.columns) for field in wanted))
+
+
+def _column(field: StructField, given: list[str]) -> Column:
+    column = quoted(field.name) if field.name in given else F.lit(None)
     if not field.nullable:
-        column = F.when(column.isNotNull(), column).otherwise(F.raise_error(F.lit(f"{field.name} is null")))
-    return column.cast(kind).alias(field.name)
+        column = _demanded(column, field.name)
+    return column.cast(field.dataType).alias(field.name)
+
+
+def _demanded(column: Column, name: str) -> Column:
+    return F.coalesce(column, F.raise_error(F.lit(f"{name} is null")))
 
 
 def written_files(shard: Shard, data: DataFrame, owner: str, purpose: str) -> list[str]:
@@ -146,7 +164,7 @@ def written_files(shard: Shard, data: DataFrame, owner: str, purpose: str) -> li
     folder = place.blob_key(owner)
     try:
         with described(spark, f"strandline: {purpose} shard {shard.name}"), held_settings(spark, TIMESTAMPS):
-            data.write.mode("error").option("partitionOverwriteMode", "static").parquet(place.blobs.spark_url(folder))
+            data.write.mode("error").options(**JOB_OPTIONS).parquet(place.blobs.spark_url(folder))
     except Exception as error:
         raise StorageError(
             f"Spark failed to {purpose} shard {shard.name!r}: {reason_of(error)}.",
