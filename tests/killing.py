@@ -13,11 +13,14 @@ from strandline.kv.sqlite import SqliteStore
 ALL = os.environ.get("STRANDLINE_TEST_KILLS") == "all"
 """Whether to kill at every call and at 200 random moments (`make kills`); else at some of them."""
 RANDOM_MOMENTS = 200 if ALL else 6
-WRITES = {
+WRITES: Mapping[type, Sequence[str]] = {
     SqliteStore: ("get", "set", "set_if", "set_many", "scan_page", "delete"),
     LocalBlobStore: ("put", "list_pages", "sync", "head"),
 }
-CALLS = {**WRITES, LocalBlobStore: (*WRITES[LocalBlobStore], "get", "open_read", "local_path")}
+CALLS: Mapping[type, Sequence[str]] = {
+    **WRITES,
+    LocalBlobStore: (*WRITES[LocalBlobStore], "get", "open_read", "local_path"),
+}
 """With the calls of reads."""
 
 

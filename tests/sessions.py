@@ -36,7 +36,7 @@ def settings(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def local(folder: Path, url: str | None = None, master: str = "local[2,4]", **more: str) -> Iterator[SparkSession]:
-    """A session in this process, which tries a task four times; with the URL of an object store, one that reaches it."""
+    """A session in this process, which tries tasks four times; with the URL of an object store, one that reaches it."""
     from pyspark.sql import SparkSession
 
     from strandline.spark import configure

@@ -23,7 +23,7 @@ ROLES = ("source", "read", "write", "commit")
 
 
 class Strike:
-    """One process of a role is to die before or after its n-th call. How many calls there are is noted in the folder."""
+    """One process of a role is to die before or after its n-th call. How many calls there are, the folder tells."""
 
     _folder: Path | None = None
     _role = ""
@@ -88,10 +88,10 @@ class StruckSource(ShardSource):
     def name(cls) -> str:
         return "struck.shard"
 
-    def streamReader(self, schema: StructType) -> StruckReader:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> StruckReader:
         return StruckReader(dict(self.options))
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StruckWriter:  # noqa: N802 - Spark's name
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StruckWriter:
         options = dict(self.options)
         return StruckWriter.planned(options, schema, need_writer(options))
 
@@ -100,7 +100,7 @@ class StruckReader(ShardStreamReader):
     def _struck(self, role: str) -> None:
         Strike.begin(self._options["strikes"], role)
 
-    def latestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self) -> dict[str, int]:
         self._struck("source")
         return super().latestOffset()
 

@@ -12,7 +12,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,14 +27,14 @@ from tests.shards.struck_source import ROLES, Strike, StruckSource
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(7_200)]
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SAMPLES = 2
 MOMENTS = RANDOM_MOMENTS if ALL else 3
 STARTS_MAX = 10
-WAIT_S = 120.0
+WAIT_S = 120
 
 
 class Place:

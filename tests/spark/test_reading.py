@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from strandline.errors import ObjectMissing, SchemaMismatch, StorageError, UsageError
 from strandline.repository.branch import Branch
-from strandline.tables.condition import can_match, must_match, parse_condition
+from strandline.tables.condition import can_match, must_match
+from strandline.tables.condition_text import parse_condition
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import Pruning
 from strandline.tables.table import Table

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from strandline.errors import InvalidSettings
 from strandline.kv.store import ABSENT, Page, Predicate, PredicateFailed, Store
@@ -46,6 +45,8 @@ def open_store(url: str) -> Store:
             ) from error
         store: Store = backend.open_url(url)
         return store
+    from importlib.metadata import entry_points  # slow to load, and only plug-ins need it
+
     for plugin in entry_points(group=ENTRY_POINT_GROUP):
         if plugin.name == scheme:
             opened: Store = plugin.load()(url)

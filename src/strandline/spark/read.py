@@ -25,7 +25,7 @@ from strandline.repository.parallel import in_parallel
 from strandline.repository.physical import PHYSICAL_ROOT
 from strandline.spark.roots import folders_and_files, still_whole
 from strandline.spark.session import described, held_settings, is_connect, reason_of
-from strandline.tables.condition import Condition, condition_of_column, parse_condition, refused
+from strandline.tables.condition import Condition, refused
 from strandline.tables.layout import in_own_place, is_skipped_by_spark
 from strandline.tables.record import RESERVED_COLUMNS, TableRecord
 from strandline.tables.scan import Pruning, TableFile, vanished
@@ -59,6 +59,8 @@ def read_table(table: Table, spark: SparkSession, where: str | Column | None) ->
 
 
 def _condition(spark: SparkSession, record: TableRecord, where: str | Column) -> Condition | None:
+    from strandline.tables.condition_text import condition_of_column, parse_condition  # loads a SQL parser
+
     zone = spark.conf.get("spark.sql.session.timeZone") or TIME_ZONE
     if not isinstance(where, str):
         # Spark Connect shows strings without quotes, so that nothing is sure; Spark itself skips what it can

@@ -9,11 +9,11 @@ from pyspark.sql import functions as F
 
 from strandline.spark.read import metadata_path, quoted, scan_files
 from strandline.tables.columns import Kind
-from strandline.tables.condition import partition_value
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import TEXT_MAX_CHARS, Statistics, as_json
 from strandline.tables.table import Table
+from strandline.tables.values import partition_value
 
 
 def computed_statistics(

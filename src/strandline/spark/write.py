@@ -21,7 +21,7 @@ from strandline.repository.writable import IfChanged, Overwrite, Writable
 from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
-from strandline.tables.condition import must_match, parse_condition, refused
+from strandline.tables.condition import must_match, refused
 from strandline.tables.layout import (
     OVERWRITE_NAME,
     is_data_file,
@@ -222,6 +222,8 @@ def _replace_where(
     table: Table, data: DataFrame, mode: WriteMode, held: TableRecord | None, record: TableRecord, where: str
 ) -> tuple[DataFrame, _Replaced]:
     """The rows to write, and the files to take away, when those that a condition is true for are replaced."""
+    from strandline.tables.condition_text import parse_condition  # loads a SQL parser
+
     if mode != "overwrite" or held is None or held.fields != record.fields:
         raise UsageError(
             "where= replaces rows of a table that exists, with its own columns.",
@@ -229,10 +231,10 @@ def _replace_where(
         )
     spark = data.sparkSession
     zone = spark.conf.get("spark.sql.session.timeZone") or TIME_ZONE
-    pruning = Pruning(record, parse_condition(where, record, zone))
+    condition = parse_condition(where, record, zone)
+    pruning = Pruning(record, condition)
     known = {file.relative: file for file in table._files(record)}
     touched = pruning.needed(known.values())
-    condition = parse_condition(where, record, zone)
     partly = [file for file in touched if not must_match(condition, pruning.spans(file))]
     is_true = F.coalesce(F.expr(where), F.lit(False))
     outside = F.raise_error(F.lit(f"a row of the data does not fulfil {where}")).cast("boolean")

@@ -18,9 +18,10 @@ from pyarrow import fs
 from strandline.blob import BlobNotFound, is_absolute
 from strandline.errors import StorageError, UsageError
 from strandline.tables.columns import arrow_type, kind_of
-from strandline.tables.condition import Condition, partition_value
+from strandline.tables.condition import Condition
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile, vanished
+from strandline.tables.values import partition_value
 
 if TYPE_CHECKING:
     from strandline.repository.core import RepositoryCore

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from strandline.errors import ObjectMissing
 from strandline.repository.results import ObjectInfo
 from strandline.tables.columns import Kind, kind_of
-from strandline.tables.condition import Condition, Span, can_match, partition_value, text_value
+from strandline.tables.condition import Condition, Span, can_match
 from strandline.tables.layout import is_data_file, partition_values
 from strandline.tables.record import TableRecord
 from strandline.tables.statistics import Statistics, decode_statistics, spans_of
+from strandline.tables.values import partition_value, text_value
 
 
 @dataclass(frozen=True, slots=True)

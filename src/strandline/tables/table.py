@@ -16,7 +16,7 @@ from strandline.repository.node import this_thread
 from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo
 from strandline.repository.writable import IfChanged
-from strandline.tables.condition import Condition, parse_condition
+from strandline.tables.condition import Condition
 from strandline.tables.history import TableChange, TableHistory
 from strandline.tables.record import RECORD_NAME, SchemaChange, TableRecord, Wanted, WriteMode, decode_record
 from strandline.tables.scan import Pruning, TableFile, data_files
@@ -116,7 +116,11 @@ class Table:
         """
         record = self.record
         files = self._files(record)
-        return list(files) if where is None else Pruning(record, parse_condition(where, record)).needed(files)
+        if where is None:
+            return list(files)
+        from strandline.tables.condition_text import parse_condition  # loads a SQL parser
+
+        return Pruning(record, parse_condition(where, record)).needed(files)
 
     def _files(self, record: TableRecord) -> Iterator[TableFile]:
         return data_files(self.ref.list(self.prefix), self.prefix, record)
@@ -209,6 +213,8 @@ class Table:
             )
         if where is None:
             return record, list(self._files(record)), None
+        from strandline.tables.condition_text import parse_condition  # loads a SQL parser
+
         condition = parse_condition(where, record)
         return record, Pruning(record, condition).needed(self._files(record)), condition
 

@@ -117,7 +117,8 @@ def written(shard: Shard, data: DataFrame) -> WrittenBatch:
     place = shard._machine.place
     owner = f"spark-{new_id()}"
     has_diffs = DIFF in data.columns
-    fields = [field for field in update_schema(shard.schema) if field.name != TIME and (field.name != DIFF or has_diffs)]
+    left_out = {TIME} if has_diffs else {TIME, DIFF}
+    fields = [field for field in update_schema(shard.schema) if field.name not in left_out]
     keys = written_files(shard, _fitting(data, fields), owner, "append to")
 
     def part(key: str) -> Part:
