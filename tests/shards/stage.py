@@ -161,6 +161,23 @@ def update(key: str, value: int, time: int, diff: int = 1) -> Update:
     return (key, value), time, diff
 
 
+class History:
+    """Appends of random changes, beside the list of them all."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.process = stage.process()
+        self.writer = self.process.shard.writer("w")
+        self.updates: list[Update] = []
+        self.upper = 0
+
+    def append(self, changes: list[tuple[tuple[str, int], int, int]]) -> None:
+        """Changes at up to three times, then the upper lies beyond them."""
+        batch = [(row, self.upper + step - 1, diff) for row, step, diff in changes]
+        self.writer.compare_and_append(batch, self.upper, self.upper + 3)
+        self.updates += batch
+        self.upper += 3
+
+
 def summed(updates: Sequence[Update], as_of: int) -> dict[tuple[Any, Any], int]:
     """The contents at a time, from updates; what an oracle says."""
     found: dict[tuple[Any, Any], int] = {}

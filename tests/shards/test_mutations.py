@@ -12,7 +12,9 @@ HERE = Path(__file__).parent
 FILES = (
     "test_consensus.py",
     "test_writes.py",
+    "test_states.py",
     "test_reads.py",
+    "test_holders.py",
     "test_leases.py",
     "test_upkeep.py",
     "test_service.py",

@@ -1,4 +1,4 @@
-"""Laws of reading: snapshots, listens, and what readers hold."""
+"""Laws of reading: snapshots and listens."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from strandline.errors import (
     BeforeSince,
-    Corrupted,
-    NewerFormat,
     ReaderExpired,
-    ReaderFenced,
-    SchemaMismatch,
-    ShardNotFound,
     ShardTimeout,
     UsageError,
 )
@@ -28,40 +23,12 @@ from strandline.shards.codec import DIFF
 from strandline.shards.collection import collect, write_rollup
 from strandline.shards.compaction import compact_all, compact_once
 from strandline.shards.contents import as_tuples, contents_by_key
-from strandline.shards.diff import apply, difference
-from strandline.shards.frontier import TOP, Antichain
+from strandline.shards.frontier import Antichain
 from strandline.shards.shard import Shard
-from strandline.shards.state import DurableReader, LeasedReader, ReaderId, State
-from strandline.shards.transitions import (
-    expire_durable_reader,
-    expire_reader,
-    initial,
-    register_durable_reader,
-    register_reader,
-    sealed,
-)
-from strandline.testing.faults import Outcome
-from tests.shards.stage import Process, Stage, Update, held, summed, update
+from tests.shards.stage import History, Process, Stage, Update, held, summed, update
 
 ROWS = st.tuples(st.sampled_from("abc"), st.integers(0, 2))
 CHANGES = st.lists(st.tuples(ROWS, st.integers(1, 3), st.sampled_from([-2, -1, 1, 1, 2])), max_size=6)
-
-
-class History:
-    """Appends of random changes, beside the list of them all."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.process = stage.process()
-        self.writer = self.process.shard.writer("w")
-        self.updates: list[Update] = []
-        self.upper = 0
-
-    def append(self, changes: list[tuple[tuple[str, int], int, int]]) -> None:
-        """Changes at up to three times, then the upper lies beyond them."""
-        batch = [(row, self.upper + step - 1, diff) for row, step, diff in changes]
-        self.writer.compare_and_append(batch, self.upper, self.upper + 3)
-        self.updates += batch
-        self.upper += 3
 
 
 # --- P-35 to P-42 -----------------------------------------------------------------------------------------------------
@@ -69,7 +36,7 @@ class History:
 
 @settings(max_examples=150)
 @given(data=st.data(), batches=st.lists(CHANGES, min_size=1, max_size=8), inline=st.booleans())
-def test_p37_p38_p42_reads_are_sums_whatever_upkeep_does(data: st.DataObject, batches: Any, inline: bool) -> None:
+def test_p37_reads_are_sums_whatever_upkeep_does(data: st.DataObject, batches: Any, inline: bool) -> None:
     stage = Stage(inline_max_bytes=4_096 if inline else 0)
     history = History(stage)
     reader = history.process.shard.reader()
@@ -115,6 +82,56 @@ def test_p37_p38_p42_reads_are_sums_whatever_upkeep_does(data: st.DataObject, ba
     assert Counter({(row, time): diff for row, time, diff in _totals(told)}) == Counter(
         {change: diff for change, diff in expected.items() if diff}
     )
+
+
+def test_p38_contents_are_those_of_before_and_what_came_between(stage: Stage) -> None:
+    history = filled(stage)
+    shard = history.process.shard
+    list(compact_all(history.process.machine))
+    for since in range(history.upper):
+        told = told_by(shard, since, history.upper)
+        before = Counter(held(shard, since))
+        for as_of in range(since, history.upper):
+            between: Counter[Any] = Counter(before)
+            for row, time, diff in told:
+                if time <= as_of:
+                    between[row] += diff
+            assert held(shard, as_of) == {row: diff for row, diff in between.items() if diff}
+
+
+@pytest.mark.parametrize("since", [0, 4, 9])
+def test_p42_upkeep_changes_nothing_that_is_read(stage: Stage, since: int) -> None:
+    """Once everything is merged, and what lies before the since is forgotten, all later times read the same."""
+    history = filled(stage)
+    shard = history.process.shard
+    reader = shard.reader()
+    reader.downgrade_since(since)
+    before = {as_of: held(shard, as_of) for as_of in range(since, history.upper)}
+    told = sorted(_totals(told_by(shard, since, history.upper)))
+    list(compact_all(history.process.machine))
+    assert len(shard.state.batches) == 1
+    write_rollup(history.process.machine)
+    reader.heartbeat()
+    collect(history.process.machine)
+    for one in (shard, stage.process().shard):
+        assert {as_of: held(one, as_of) for as_of in range(since, history.upper)} == before
+        assert sorted(_totals(told_by(one, since, history.upper))) == told
+
+
+def told_by(shard: Shard, as_of: int, upper: int) -> list[Update]:
+    listen = shard.listen(as_of, timeout_s=0)
+    told: list[Update] = []
+    while listen.frontier.bound < upper:
+        told += listen.next(0).to_list()
+    return told
+
+
+def filled(stage: Stage) -> History:
+    """Rows that come, go, and come again, over twelve times."""
+    history = History(stage)
+    for at in range(4):
+        history.append([(("a", 1), 1, 1), (("b", at), 2, 2), (("a", 1), 3, -1 if at % 2 else 1), (("c", 0), 3, at)])
+    return history
 
 
 def _totals(updates: list[Update]) -> list[Update]:
@@ -269,280 +286,6 @@ def test_a_snapshot_without_a_time_is_the_newest(stage: Stage) -> None:
     assert shard.snapshot().as_of == 6
     writer.finish()
     assert shard.snapshot().to_list() == [(("a", 1), 3, 1)]
-
-
-# --- P-28 to P-34: what readers hold ----------------------------------------------------------------------------------
-
-
-def test_p28_a_reader_begins_where_the_shard_is(stage: Stage) -> None:
-    shard = stage.process().shard
-    with shard.reader() as first:
-        first.downgrade_since(5)
-        late = shard.reader()
-        assert late.since == Antichain(5)
-    assert shard.durable_reader("d").since == Antichain(5)
-
-
-def test_p30_an_expired_reader_is_told(stage: Stage) -> None:
-    process = stage.process()
-    reader = process.shard.reader(lease_s=10)
-    stage.clock.advance_s(60)
-    process.shard.writer().compare_and_append([], 0, 1)  # a state that somebody makes ends the lease
-    before = process.seqno
-    with pytest.raises(ReaderExpired):
-        reader.downgrade_since(3)
-    assert not reader.heartbeat()
-    assert process.seqno == before
-
-
-def test_p31_whoever_comes_next_takes_a_durable_reader_over(stage: Stage) -> None:
-    one, other = stage.process().shard, stage.process().shard
-    first = one.durable_reader("query")
-    first.claim("driver 1")
-    first.downgrade_since(3)
-    second = other.durable_reader("query")
-    assert second.since == Antichain(3)
-    second.claim("driver 2")
-    with pytest.raises(ReaderFenced) as fenced:
-        first.downgrade_since(9)
-    assert fenced.value.token == "driver 2"
-    assert "Nothing was changed" in str(fenced.value)
-    assert second.downgrade_since(4) == Antichain(4)
-    assert second.remove()
-    with pytest.raises(UsageError, match="no durable reader"):
-        second.downgrade_since(5)
-
-
-@pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.LATE, Outcome.NOT_DONE])
-def test_p31_a_step_whose_reply_was_lost_is_not_a_fence(stage: Stage, outcome: Outcome) -> None:
-    process = stage.process()
-    reader = process.shard.durable_reader("query")
-    process.fail("append", outcome)
-    reader.claim("me")
-    process.fail("append", outcome, outcome)
-    assert reader.compare_and_downgrade_since("me", "me", 7) == Antichain(7)
-    assert reader.token == "me"
-
-
-def test_p32_p33_the_since_is_the_least_of_all_and_an_end_does_not_move_it() -> None:
-    """Two leases that end one after the other do not jump to what only the second held."""
-    state = sealed(None, initial(Stage().shard_id, "it", "columns", b""), 1, "")
-    for name in ("a", "b"):
-        after = register_reader(state, ReaderId(name), 10, 1).state
-        assert after is not None
-        state = after
-    state = _replaced(state, {"a": LeasedReader(3, 1, 1, 10), "b": LeasedReader(50, 1, 1, 10)}, {})
-    for name in ("a", "b"):
-        ended = expire_reader(state, ReaderId(name)).state
-        assert ended is not None
-        state = ended
-        assert state.since == 0
-    kept = sealed(state, _replaced(state, {"c": LeasedReader(9, 1, 1, 1)}, {"d": DurableReader(2, "")}), 10**9, "")
-    assert kept.readers == {}
-    assert list(kept.durable_readers) == ["d"]
-    assert kept.since == 0
-    ended = expire_durable_reader(kept, ReaderId("d")).state
-    assert ended is not None
-    assert ended.since == 0
-    assert register_durable_reader(ended, ReaderId("e")).outcome.since == 0
-
-
-def _replaced(state: State, readers: dict[str, LeasedReader], durable: dict[str, DurableReader]) -> State:
-    from msgspec.structs import replace
-
-    return replace(
-        state,
-        readers={ReaderId(name): reader for name, reader in readers.items()},
-        durable_readers={ReaderId(name): reader for name, reader in durable.items()},
-    )
-
-
-def test_p34_handed_out_parts_pin_their_state_until_they_are_given_back(stage: Stage) -> None:
-    history = History(stage)
-    history.append([(("a", 1), 1, 1)])
-    reader = history.process.shard.reader()
-    with reader.snapshot(1, timeout_s=0):
-        held_from = history.process.machine.state.seqno
-        history.append([])
-        reader.heartbeat()
-        assert history.process.machine.refreshed().seqno_since == held_from
-    history.append([])
-    reader.heartbeat()
-    assert history.process.machine.refreshed().seqno_since > held_from
-
-
-# --- P-12 to P-14: states ---------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=100)
-@given(data=st.data())
-def test_p13_a_state_is_what_its_rollup_and_diffs_say(data: st.DataObject) -> None:
-    """Random commands: each diff leads from the state before to the one after, and from bytes the same comes back."""
-    from strandline.envelope import decode, encode
-    from strandline.shards.diff import Diff
-
-    stage = Stage()
-    process = stage.process()
-    states: dict[int, State] = {process.machine.state.seqno: process.machine.state}
-    process.machine.changed = lambda state: states.__setitem__(state.seqno, state)
-    _random_commands(data, stage, process)
-    found: State | None = None
-    for record in stage.log.scan(stage.shard_id, 1):
-        diff: Diff = decode(Diff, record.data, "diff")
-        if found is None and diff.initial is None:
-            found = states[record.seqno]
-            continue
-        found = apply(found, diff)
-        assert found == states[record.seqno]
-        assert decode(State, encode(found), "state") == found
-        before = states.get(record.seqno - 1)
-        if before is not None:
-            assert apply(before, difference(before, found, "x")) == found
-    assert stage.process().machine.refreshed() == process.machine.refreshed()
-
-
-def _random_commands(data: st.DataObject, stage: Stage, process: Process) -> None:
-    shard = process.shard
-    readers = []
-    for number in range(data.draw(st.integers(1, 25))):
-        command = data.draw(
-            st.sampled_from(["append", "append", "reader", "since", "close", "durable", "rollup", "merge", "collect"])
-        )
-        if command == "append":
-            upper = process.machine.state.upper
-            name = data.draw(st.sampled_from(["x", "y"]))
-            shard.writer(name).compare_and_append([update("k", number, upper)], upper, upper + 1)
-        elif command == "reader":
-            readers.append(shard.reader(lease_s=data.draw(st.sampled_from([1, 1_000]))))
-        elif command == "since" and readers and readers[-1].heartbeat():
-            readers[-1].downgrade_since(number)
-        elif command == "close" and readers:
-            readers.pop().close()
-        elif command == "durable":
-            shard.durable_reader("d").claim(f"{number}")
-        elif command == "rollup":
-            write_rollup(process.machine)
-        elif command == "merge":
-            list(compact_all(process.machine))
-        elif command == "collect":
-            collect(process.machine)
-        stage.clock.advance_s(data.draw(st.sampled_from([0, 0, 5])))
-
-
-def test_p12_a_process_that_slept_through_a_truncation_reads_a_rollup(stage: Stage) -> None:
-    history = History(stage)
-    asleep = stage.process()
-    asleep.machine.refreshed()
-    for key in "abc":
-        history.append([((key, 1), 1, 1)])
-        write_rollup(history.process.machine)
-        collect(history.process.machine)
-    assert stage.log.scan(stage.shard_id, 1)[0].seqno > asleep.machine.state.seqno + 1
-    assert held(asleep.shard, 8) == summed(history.updates, 8)
-    assert held(stage.process().shard, 8) == summed(history.updates, 8)
-
-
-def test_p12_there_is_always_a_rollup_at_the_first_record(stage: Stage) -> None:
-    history = History(stage)
-    for number in range(6):
-        history.append([(("k", number), 1, 1)])
-        write_rollup(history.process.machine)
-        first = stage.log.scan(stage.shard_id, 1)[0].seqno
-        assert first == 1 or first in history.process.machine.refreshed().rollups
-        if number % 2:
-            collect(history.process.machine)
-
-
-def test_a_rollup_that_is_missing_is_an_error_that_names_it(stage: Stage) -> None:
-    history = History(stage)
-    history.append([(("a", 1), 1, 1)])
-    write_rollup(history.process.machine)
-    collect(history.process.machine)
-    for key in list(stage.blobs.blobs):
-        del stage.blobs.blobs[key]
-    with pytest.raises(Corrupted, match="rollup"):
-        stage.process(create=False).machine.refreshed()
-
-
-def test_a_state_from_a_newer_version_is_refused(stage: Stage) -> None:
-    from strandline.envelope import encode
-
-    process = stage.process()
-    process.shard.writer().compare_and_append([], 0, 1)
-    record = stage.log.head(stage.shard_id)
-    assert record is not None
-    newer = encode(process.machine.decoded(record), version=99)
-    assert stage.log.compare_and_set(stage.shard_id, 3, newer)
-    with pytest.raises(NewerFormat):
-        process.machine.refreshed()
-    with pytest.raises(NewerFormat):
-        process.shard.writer().compare_and_append([update("a", 1, 1)], 1, 2)
-    assert stage.log.head(stage.shard_id) == (3, newer)
-
-
-def test_a_shard_that_does_not_exist(stage: Stage) -> None:
-    with pytest.raises(ShardNotFound):
-        stage.process(create=False).machine.refreshed()
-
-
-# --- schemas ----------------------------------------------------------------------------------------------------------
-
-
-def test_older_updates_are_read_under_a_newer_schema(stage: Stage) -> None:
-    stage.inline_max_bytes = 0
-    one, other = stage.process().shard, stage.process().shard
-    one.writer().compare_and_append([update("a", 1, 0)], 0, 1)
-    wider = pa.schema([("key", pa.string()), ("value", pa.int64()), ("note", pa.string())])
-    one.evolve(wider)
-    one.evolve(wider)
-    one.writer().compare_and_append([(("b", (2, "new")), 1, 1)], 1, 2)
-    assert one.snapshot(1, timeout_s=0).to_arrow().schema.names == ["key", "value", "note", "_time", DIFF]
-    assert sorted(one.snapshot(1, timeout_s=0).to_list()) == [(("a", (1, None)), 1, 1), (("b", (2, "new")), 1, 1)]
-    other._machine.refreshed()
-    assert other.schema == wider
-    list(compact_all(one._machine))
-    assert sorted(other.snapshot(1, timeout_s=0).to_list()) == [(("a", (1, None)), 1, 1), (("b", (2, "new")), 1, 1)]
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        pa.schema([("key", pa.string())]),
-        pa.schema([("key", pa.string()), ("value", pa.string())]),
-        pa.schema([("key", pa.string()), ("value", pa.int32())]),
-        pa.schema([("key", pa.string()), ("value", pa.int64()), pa.field("must", pa.int64(), nullable=False)]),
-        pa.schema([("key", pa.string()), ("value", pa.int64()), ("_time", pa.int64())]),
-        pa.schema([("key", pa.string()), ("value", pa.int64()), ("deep", pa.list_(pa.int64()))]),
-    ],
-)
-def test_a_schema_that_older_updates_do_not_fit_is_refused(shard: Shard, schema: pa.Schema) -> None:
-    with pytest.raises(SchemaMismatch):
-        shard.evolve(schema)
-    assert shard.state.schema_id == 1
-    assert shard.upper.bound < TOP
-
-
-def test_p34_a_snapshot_that_is_taken_while_a_heartbeat_is_under_way_is_kept(stage: Stage) -> None:
-    stage.inline_max_bytes = 0
-    history = History(stage)
-    for key in "abc":
-        history.append([((key, 1), 1, 1)])
-    reader = history.process.shard.reader()
-    taken: list[Any] = []
-
-    def plan(call: str, _key: str) -> Outcome:
-        if call == "append" and not taken:
-            taken.append(reader.snapshot(8, num_splits=3, timeout_s=0))
-        return Outcome.DONE
-
-    history.process._plan(plan)
-    reader.heartbeat()
-    list(compact_all(history.process.machine))
-    for _ in range(3):
-        write_rollup(history.process.machine)
-        reader.heartbeat()
-        collect(history.process.machine)
-    assert sum(split.to_arrow(blobs=stage.blobs).num_rows for split in taken[0].splits) == 3
 
 
 def test_splits_by_key_hold_each_row_once_nulls_as_well(stage: Stage) -> None:

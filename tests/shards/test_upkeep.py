@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from strandline.envelope import decode
 from strandline.errors import OutcomeUnknown, StoreUnavailable
 from strandline.shards.collection import collect, sweep, write_rollup
 from strandline.shards.compaction import apply, compact_all, compact_once, merged
-from strandline.shards.state import Batch, Part
+from strandline.shards.diff import Diff
+from strandline.shards.diff import apply as apply_diff
+from strandline.shards.state import Batch, Part, State
 from strandline.shards.trace import (
     MERGE_MAX_BATCHES,
     MERGE_MIN_BATCHES,
@@ -34,6 +37,48 @@ def batch(id: str, lower: int, upper: int, rows: int = 1, since: int = 0) -> Bat
 
 
 TRACE = (batch("a", 0, 2), batch("b", 2, 3), batch("c", 5, 6))
+
+
+# --- P-4 --------------------------------------------------------------------------------------------------------------
+
+
+def test_p04_nothing_needs_to_be_restored() -> None:
+    """Stores need not be able to undelete: whatever call of upkeep fails, what a state refers to that somebody may
+    hold is there.
+    """
+
+    def upkeep(process: Process) -> None:
+        list(compact_all(process.machine))
+        write_rollup(process.machine)
+        collect(process.machine)
+        process.shard.sweep(after_s=0)
+
+    def hold(process: Process) -> None:
+        compact_once(process.machine, lambda state: state.batches[:2])
+        process.shard.reader()
+        compact_once(process.machine, lambda state: state.batches[:2])
+
+    _at_each_call(upkeep, hold, _assert_all_there)
+
+
+def _assert_all_there(stage: Stage, process: Process) -> None:
+    first = process.machine.refreshed().seqno_since
+    there = set(stage.blob_keys)
+    state: State | None = None
+    audited = 0
+    for record in stage.log.scan(stage.shard_id, 1):
+        diff: Diff = decode(Diff, record.data, "diff")
+        if diff.initial is not None:
+            state = diff.initial
+        elif state is None:
+            assert diff.rollup[0] == record.seqno
+            state = decode(State, stage.blobs.get(f"shards/it/{diff.rollup[1]}"), "rollup")
+        else:
+            state = apply_diff(state, diff)
+        if record.seqno >= first:
+            assert state.blob_keys() <= there, record.seqno
+            audited += 1
+    assert audited > 1
 
 
 # --- P-44 to P-46 -----------------------------------------------------------------------------------------------------
@@ -160,7 +205,9 @@ def check(process: Process) -> None:
 
 
 def _at_each_call(
-    work: Callable[[Process], object], prepare: Callable[[Process], object] = lambda process: None
+    work: Callable[[Process], object],
+    prepare: Callable[[Process], object] = lambda process: None,
+    audit: Callable[[Stage, Process], object] = lambda stage, process: None,
 ) -> None:
     """Whatever call fails, or loses its reply, all can be read; and what is begun again comes to its end."""
     for outcome in (Outcome.NOT_DONE, Outcome.DONE_BUT_LOST):
@@ -184,9 +231,11 @@ def _at_each_call(
             is_over = count <= at
             process._plan(lambda _call, _key: Outcome.DONE)
             check(process)
+            audit(stage, process)
             work(process)
             check(process)
             check(stage.process())
+            audit(stage, process)
             _no_leak(stage, process)
             if is_over:
                 break

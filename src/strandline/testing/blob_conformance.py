@@ -45,7 +45,7 @@ class BlobStoreTests:
         assert store.get("k", 8, 100) == b"89"
         assert store.get("k", 10, 20) == b""
 
-    def test_a_put_overwrites(self, store: BlobStore) -> None:
+    def test_p01_a_put_overwrites(self, store: BlobStore) -> None:
         store.put("k", b"1")
         store.put("k", b"2", "overwrite")
         assert store.get("k") == b"2"
@@ -102,12 +102,12 @@ class BlobStoreTests:
         store.delete_many(["a"])
         assert [info.key for info in store.list()] == ["b"]
 
-    def test_deleting_what_is_not_there_is_fine(self, store: BlobStore) -> None:
+    def test_p02_deleting_what_is_not_there_is_fine(self, store: BlobStore) -> None:
         store.put("a", b"1")
         store.delete_many(["nothing", "a", "no/such/folder"])
         assert list(store.list()) == []
 
-    def test_a_list_has_all_blobs_below_a_prefix(self, store: BlobStore) -> None:
+    def test_p03_a_list_has_all_blobs_below_a_prefix(self, store: BlobStore) -> None:
         for key in ("a/1", "a/2/x", "ab", "b/1"):
             store.put(key, key.encode())
         assert sorted(info.key for info in store.list("a")) == ["a/1", "a/2/x", "ab"]
@@ -117,7 +117,7 @@ class BlobStoreTests:
         assert list(store.list("c")) == []
         assert len(list(store.list())) == 4
 
-    def test_a_listed_blob_is_as_head_tells_it(self, store: BlobStore) -> None:
+    def test_p03_a_listed_blob_is_as_head_tells_it(self, store: BlobStore) -> None:
         store.put("a/1", b"123")
         assert list(store.list("a/")) == [store.head("a/1")]
 
