@@ -10,6 +10,7 @@ from tests.mutants import Mutants
 
 HERE = Path(__file__).parent
 FILES = (
+    "../blob/test_conformance.py",
     "test_consensus.py",
     "test_writes.py",
     "test_states.py",

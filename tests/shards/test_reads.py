@@ -90,6 +90,8 @@ def test_p38_contents_are_those_of_before_and_what_came_between(stage: Stage) ->
     list(compact_all(history.process.machine))
     for since in range(history.upper):
         told = told_by(shard, since, history.upper)
+        written = [one for one in history.updates if one[1] > since]
+        assert sorted(_totals(told)) == sorted(_totals(written))
         before = Counter(held(shard, since))
         for as_of in range(since, history.upper):
             between: Counter[Any] = Counter(before)
