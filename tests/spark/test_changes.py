@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,9 +14,9 @@ import strandline
 from strandline.errors import TableNotFound
 from strandline.spark import changes
 from strandline.spark.changes import rows_of
-from strandline.spark.shards import register
+from strandline.spark.shards import append, register
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.everywhere]
 
 
 def rows(frame: DataFrame) -> Counter[tuple[Any, ...]]:
@@ -29,8 +30,8 @@ def some(spark: SparkSession, *ids: int) -> DataFrame:
     return spark.createDataFrame([(id, id % 2) for id in ids], "id long, m int")
 
 
-def test_the_rows_that_came_and_went(spark: SparkSession, tmp_path: Path) -> None:
-    with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
+def test_the_rows_that_came_and_went(spark: SparkSession, lake_url: str) -> None:
+    with strandline.open(lake_url, create=True, synced=False) as lake:
         repo = lake.repository("nyc", create=True)
         main = repo.branch("main")
         with main.transaction("job", "first") as tx:
@@ -50,30 +51,39 @@ def test_the_rows_that_came_and_went(spark: SparkSession, tmp_path: Path) -> Non
             changes(spark, repo, "main", "nothing", rows=True)
 
 
-def test_a_stream_of_changes_follows_a_table_exactly_once(spark: SparkSession, tmp_path: Path) -> None:
-    url = str(tmp_path / "lake")
-    with strandline.open(url, create=True, synced=False) as lake:
-        main = lake.repository("nyc", create=True).branch("main")
+def test_a_stream_of_changes_follows_a_table_exactly_once(spark: SparkSession, lake_url: str, tmp_path: Path) -> None:
+    """The rows of the changed files go into a shard: it has the rows of the table, whatever is started again."""
+    with strandline.open(lake_url, create=True, synced=False) as lake:
+        repo = lake.repository("nyc", create=True)
+        main = repo.branch("main")
+        copy = repo.shard("copy", pa.schema([("id", pa.int64()), ("m", pa.int32())]))
         register(spark)
-        seen: Counter[tuple[Any, ...]] = Counter()
 
-        def collect(batch: DataFrame, _id: int) -> None:
-            seen.update(rows(rows_of(spark, main.table("t"), batch.toArrow())))
+        def follow(batch: DataFrame, epoch: int) -> None:
+            with strandline.open(lake_url) as its_own:  # on Spark Connect this runs in a process of the server
+                repo = its_own.repository("nyc")
+                changed = rows_of(batch.sparkSession, repo.branch("main").table("t"), batch.toArrow())
+                append(repo.shard("copy"), changed, writer="downstream", epoch=epoch)
 
         def drain() -> None:
-            stream = spark.readStream.format("strandline.changes").options(lake=url, reader="downstream")
-            query = stream.load("nyc/main/t").writeStream.foreachBatch(collect)
+            stream = spark.readStream.format("strandline.changes").options(lake=lake_url, reader="downstream")
+            query = stream.load("nyc/main/t").writeStream.foreachBatch(follow)
             query = query.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True)
             query.start().awaitTermination()
+
+        def copied() -> Counter[tuple[Any, ...]]:
+            held = copy.snapshot().to_arrow()
+            values = (held[name].to_pylist() for name in ("id", "m", "_diff"))
+            return Counter({(id, m): diff for id, m, diff in zip(*values, strict=True)})
 
         with main.transaction("job") as tx:
             tx.table("t").write(some(spark, 1, 2), mode="overwrite")
         drain()
-        assert +seen == {(1, 1): 1, (2, 0): 1}
+        assert copied() == {(1, 1): 1, (2, 0): 1}
         with main.transaction("job") as tx:
-            tx.table("t").write(some(spark, 3), mode="append")
+            tx.table("t").write(some(spark, 2, 3), mode="overwrite")
         with main.transaction("job") as tx:
             tx.table("unrelated").write(some(spark, 9), mode="overwrite")
         for _ in range(2):
             drain()
-        assert +seen == {(1, 1): 1, (2, 0): 1, (3, 1): 1}
+        assert copied() == {(2, 0): 1, (3, 1): 1}

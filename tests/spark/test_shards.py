@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from strandline.shards.state import ReaderId
 from strandline.shards.trace import Merged
 from strandline.spark.shards import absorb, append, compact, materialise, read, register
 from strandline.spark.shards.source import _Driver
-from tests.conftest import SPARK
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,14 +29,11 @@ SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 class Place:
     """A lake in a folder, its shard, and a session that knows them."""
 
-    def __init__(self, spark: SparkSession, folder: Path, blob: str | None) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, url: str) -> None:
         self.spark = spark
         self.folder = folder
-        self.url = str(folder / "lake")
-        if blob is not None:
-            self.url += ".toml"
-            Path(self.url).write_text(f'kv = "sqlite://{folder}/lake.db"\nblob = "{blob}"\n')
-        self.lake = strandline.open(self.url, create=True, synced=None if blob else False)
+        self.url = url
+        self.lake = strandline.open(url, create=True, synced=False)
         self.repo = self.lake.repository("nyc", create=True)
         self.shard = self.repo.shard("positions", SCHEMA, key=["id"])
         register(spark)
@@ -62,11 +57,8 @@ class Place:
 
 
 @pytest.fixture
-def place(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    blob = None
-    if SPARK == "s3":
-        blob = f"s3://lake/{uuid.uuid4().hex}?endpoint={request.getfixturevalue('s3_endpoint')}&region=us-east-1"
-    made = Place(spark, tmp_path, blob)
+def place(spark: SparkSession, tmp_path: Path, lake_url: str) -> Iterator[Place]:
+    made = Place(spark, tmp_path, lake_url)
     yield made
     for query in spark.streams.active:
         query.stop()
