@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import strandline
-from strandline.errors import SchemaMismatch, ShardNotFound, StrandlineError, UsageError
+from strandline.errors import (
+    ReaderFenced,
+    SchemaMismatch,
+    ShardNotFound,
+    StoreUnavailable,
+    StrandlineError,
+    UsageError,
+)
 from strandline.shards.cost import Plan
+from strandline.shards.shard import Shard
 from strandline.shards.sources import Bindings, bindings_schema
+from strandline.testing.faults import Outcome
 from tests.shards.stage import Process, Stage
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int32()), ("v", pa.float64())])
@@ -147,3 +157,42 @@ def test_a_name_whose_maker_died_is_not_shown_and_can_be_taken(tmp_path: Path, m
         repo.delete_shard("that")
         repo.shard("it", SCHEMA)
         assert repo.shards() == ["it"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda shard: shard.reader(timeout_s=0),
+        lambda shard: shard.durable_reader("d", timeout_s=0),
+        lambda shard: shard.writer("w").heartbeat(timeout_s=0),
+        lambda shard: shard.evolve(pa.schema([*shard.schema, ("more", pa.int64())]), timeout_s=0),
+        lambda shard: shard.retire(timeout_s=0),
+        lambda shard: shard.finish(timeout_s=0),
+    ],
+)
+def test_no_call_waits_longer_than_its_timeout_for_a_store_that_fails(
+    stage: Stage, call: Callable[[Shard], object]
+) -> None:
+    process = stage.process()
+    before = process.seqno
+    process.fail("append", *[Outcome.NOT_DONE] * 100)
+    with pytest.raises(StoreUnavailable, match=r"Nothing was changed|Injected|did not"):
+        call(process.shard)
+    process.fail("append")
+    assert process.seqno == before
+
+
+def test_who_claims_a_reader_against_others_gives_up_in_time(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    durable = stage.process().shard.durable_reader("d")
+    others = 0
+
+    def fenced(*_: object, **__: object) -> NoReturn:
+        nonlocal others
+        others += 1
+        stage.clock.sleep(1)
+        raise ReaderFenced("Somebody else came.", token=f"other-{others}")
+
+    monkeypatch.setattr(durable, "compare_and_downgrade_since", fenced)
+    with pytest.raises(ReaderFenced):
+        durable.claim("mine", timeout_s=5)
+    assert 5 <= others <= 7

@@ -290,7 +290,7 @@ class Reader(Closing):
     A context manager, whose end forgets it. A thread of the process renews the lease.
     """
 
-    def __init__(self, shard: Shard, lease_s: int = READER_LEASE_S) -> None:
+    def __init__(self, shard: Shard, lease_s: int = READER_LEASE_S, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         if isinstance(lease_s, bool) or not isinstance(lease_s, int) or lease_s < 1:
             raise UsageError(f"lease_s is an int of at least 1, not {lease_s!r}.")
         self._shard = shard
@@ -301,7 +301,7 @@ class Reader(Closing):
         survives_forks(self)
         self._held: Counter[int] = Counter()
         self._is_closed = False
-        record = self._machine.apply(lambda state, now_us: register_reader(state, self.id, lease_s, now_us))
+        record = self._machine.apply(lambda state, now_us: register_reader(state, self.id, lease_s, now_us), timeout_s)
         self._since = record.since
         shard._heartbeats.add(self)
 
@@ -417,14 +417,14 @@ class DurableReader:
     shard's `snapshot` and `listen`: while the name stands, nothing from its since on is forgotten.
     """
 
-    def __init__(self, shard: Shard, name: str) -> None:
+    def __init__(self, shard: Shard, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         if not isinstance(name, str) or not name or not name.isprintable():
             raise UsageError(f"A durable reader needs a name of one line, not {name!r}.")
         self._shard = shard
         self._machine = shard._machine
         self.name = name
         self.id = ReaderId(name)
-        record = self._machine.apply(lambda state, _: register_durable_reader(state, self.id))
+        record = self._machine.apply(lambda state, _: register_durable_reader(state, self.id), timeout_s)
         self._since = record.since
         self.token = record.token
 
@@ -435,13 +435,22 @@ class DurableReader:
     def since(self) -> Antichain:
         return antichain(self._since)
 
-    def claim(self, token: str) -> Antichain:
-        """Become its user: from now on the token is this one, and whoever shows another is refused."""
+    def claim(self, token: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Antichain:
+        """Become its user: from now on the token is this one, and whoever shows another is refused.
+
+        Raises:
+            ReaderFenced: others claimed it again and again until the time was up. Nothing was changed.
+        """
+        clock = self._machine.place.clock
+        until_us = clock.now_us() + int(timeout_s * 1_000_000)
         while True:
             try:
-                return self.compare_and_downgrade_since(self.token, token, antichain(self._since))
+                left_s = max(0.0, (until_us - clock.now_us()) / 1_000_000)
+                return self.compare_and_downgrade_since(self.token, token, antichain(self._since), timeout_s=left_s)
             except ReaderFenced as fenced:
                 self.token = fenced.token
+                if clock.now_us() >= until_us:
+                    raise
 
     def compare_and_downgrade_since(
         self, expected_token: str, token: str, since: Frontier, *, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -481,6 +490,6 @@ class DurableReader:
         """Give up reading before a time, under the token that this handle last saw."""
         return self.compare_and_downgrade_since(self.token, self.token, since, timeout_s=timeout_s)
 
-    def remove(self) -> bool:
+    def remove(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> bool:
         """Forget it for good; whether it was there. The shard's since stays where it is."""
-        return self._machine.apply(lambda state, _: expire_durable_reader(state, self.id))
+        return self._machine.apply(lambda state, _: expire_durable_reader(state, self.id), timeout_s)

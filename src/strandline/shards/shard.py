@@ -136,13 +136,13 @@ class Shard:
         """A handle that collects updates and appends them together: fewer requests, and news that are so much later."""
         return BatchingWriter(self, self._heartbeats.background, every_s, name)
 
-    def reader(self, *, lease_s: int = READER_LEASE_S) -> Reader:
+    def reader(self, *, lease_s: int = READER_LEASE_S, timeout_s: float = DEFAULT_TIMEOUT_S) -> Reader:
         """A handle that reads, and holds what it has not given up."""
-        return Reader(self, lease_s)
+        return Reader(self, lease_s, timeout_s)
 
-    def durable_reader(self, name: str) -> DurableReader:
+    def durable_reader(self, name: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> DurableReader:
         """What may still be read, held under a name until it is removed."""
-        return DurableReader(self, name)
+        return DurableReader(self, name, timeout_s)
 
     def snapshot(
         self, as_of: int | None = None, *, num_splits: int = 1, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -162,7 +162,7 @@ class Shard:
     # --- changes of the whole -----------------------------------------------------------------------------------------
 
     @logged("evolve shard")
-    def evolve(self, schema: pa.Schema) -> None:
+    def evolve(self, schema: pa.Schema, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Add nullable columns, or widen types. What was written before is read under the new schema.
 
         Raises:
@@ -173,7 +173,7 @@ class Shard:
         wanted, key = checked_schema(schema, codec.key)
         refuse_no_evolution(codec.schema, codec.key, wanted, key)
         raw, expected = serialised(wanted, key), state.schema_id
-        newest = self._machine.apply(lambda now, _: evolve_schema(now, expected, raw))
+        newest = self._machine.apply(lambda now, _: evolve_schema(now, expected, raw), timeout_s)
         if self._machine.state.schemas[newest] != raw:
             raise SchemaMismatch(
                 f"Somebody else changed the schema of {self.name!r} at the same time.",
@@ -185,9 +185,9 @@ class Shard:
         self.writer().finish(timeout_s=timeout_s)
 
     @logged("retire shard")
-    def retire(self) -> None:
+    def retire(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """End the shard: nothing can be appended or read any more, and all its bytes are deleted."""
-        self._machine.apply(lambda state, _: retire(state))
+        self._machine.apply(lambda state, _: retire(state), timeout_s)
         maintain(self._machine)
 
     # --- upkeep -------------------------------------------------------------------------------------------------------

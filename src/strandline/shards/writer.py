@@ -379,9 +379,9 @@ class Writer(Closing):
         except StrandlineError as error:  # that nothing was done is true of the last attempt only
             raise _undecidable() from error
 
-    def heartbeat(self) -> None:
+    def heartbeat(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Say that this writer is alive; every append does as well."""
-        self._machine.apply(lambda state, now_us: heartbeat_writer(state, self.id, self._lease_s, now_us))
+        self._machine.apply(lambda state, now_us: heartbeat_writer(state, self.id, self._lease_s, now_us), timeout_s)
 
     def finish(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Promise that nothing more will be appended, by anybody."""
