@@ -6,30 +6,30 @@ the driver, with a Python sink and a native one. STRANDLINE_TEST_KILLS=all kills
 
 from __future__ import annotations
 
-import atexit
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pyarrow as pa
 import pytest
 
 import strandline
 from strandline.shards.shard import Shard
-from strandline.spark.shards import append, register
 from tests import sessions
 from tests.killing import ALL, RANDOM_MOMENTS, some_of
 from tests.shards.struck_source import ROLES, Strike, StruckSource
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(7_200)]
+ROOT = Path(__file__).parents[2]
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SAMPLES = 2
 MOMENTS = RANDOM_MOMENTS if ALL else 3
@@ -147,71 +147,69 @@ def test_executors_and_drivers_of_queries_are_killed_at_random_moments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Executors are processes of a small cluster; the driver is a Connect server, killed with all that it started."""
-    cluster = {
-        "spark.executor.memory": "512m",
-        "spark.task.maxFailures": "100",
-        "spark.stage.maxConsecutiveAttempts": "100",
-        "spark.deploy.maxExecutorRetries": "-1",
-    }
-    server = sessions.ConnectServer(tmp_path, "local-cluster[2,1,768]", **cluster)
     place = Place(tmp_path, "python", "native")
     chance = random.Random(17)
     victims: Counter[str] = Counter()
-    server.start()
-    try:
-        queries = started(server, place)
-        wait_for_copies(place, queries)
-        for _ in range(MOMENTS):
-            victim = chance.choice(("executor", "executor", "driver"))
+    with Queries(place) as queries:
+        queries.start()
+        queries.wait_for_copies()
+        for number in range(MOMENTS):
+            victim = "driver" if number % 3 == 1 else "executor"
             place.grow()
             time.sleep(chance.uniform(0, 3))
             if victim == "driver":
-                server.kill()
-                server.start()
-                queries = started(server, place)
-            elif executors := server.executors():
+                queries.kill()
+                queries.start()
+            elif executors := queries.server.executors():
                 os.kill(chance.choice(executors), signal.SIGKILL)
             victims[victim] += 1
             for shard in place.copies:
                 place.is_copied(shard)
         place.grow()
-        wait_for_copies(place, queries)
-    finally:
-        server.stop()
+        queries.wait_for_copies()
     place.clean()
     place.lake.close()
     with capsys.disabled():
         print(f"\nkilled at random moments of two queries: {dict(victims)}; {place.rows} rows, each there once")
 
 
-def started(server: sessions.ConnectServer, place: Place) -> list[StreamingQuery]:
-    from pyspark.sql import SparkSession
+class Queries:
+    """The queries of `killed_streams`, their driver, and its executors: all are processes of their own."""
 
-    spark = SparkSession.builder.remote(server.url).create()  # type: ignore[attr-defined]
-    atexit.unregister(spark.client._cleanup_ml_cache)  # would ask a server that was killed, for ten minutes
-    register(spark)
-    url = place.url
+    CLUSTER: ClassVar[dict[str, str]] = {
+        "spark.executor.memory": "512m",
+        "spark.task.maxFailures": "100",
+        "spark.stage.maxConsecutiveAttempts": "100",
+        "spark.deploy.maxExecutorRetries": "-1",
+    }
 
-    def write(batch: DataFrame, epoch: int) -> None:
-        with strandline.open(url) as lake:
-            append(lake.repository("nyc").shard("native"), batch, writer="native", epoch=epoch)
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.server = sessions.ConnectServer(place.folder, "local-cluster[2,1,768]", **self.CLUSTER)
+        self.client: subprocess.Popen[bytes] | None = None
 
-    queries = []
-    for name in ("python", "native"):
-        source = spark.readStream.format("strandline.shard").options(lake=url, reader=name).load("nyc/it").drop("_time")
-        sink = source.writeStream.option("checkpointLocation", str(place.folder / f"checkpoint-{name}"))
-        if name == "python":
-            sink = sink.format("strandline.shard").options(lake=url, writer=name, path="nyc/python")
-        else:
-            sink = sink.foreachBatch(write)
-        queries.append(sink.start())
-    return queries
+    def __enter__(self) -> Queries:
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self.kill()
 
-def wait_for_copies(place: Place, queries: list[StreamingQuery]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not all(place.is_copied(shard) for shard in place.copies):
-        for query in queries:
-            assert query.isActive, query.exception()
-        assert time.monotonic() < deadline, "the queries do not get on"
-        time.sleep(0.3)
+    def start(self) -> None:
+        self.server.start()
+        command = [sys.executable, "-m", "tests.shards.killed_streams", self.server.url, self.place.url]
+        with (self.place.folder / "client.log").open("ab") as log:
+            self.client = subprocess.Popen([*command, str(self.place.folder)], stdout=log, stderr=log, cwd=ROOT)
+
+    def kill(self) -> None:
+        if self.client is not None:
+            self.client.kill()
+            self.client.wait(30)
+        self.server.kill()
+
+    def wait_for_copies(self) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not all(self.place.is_copied(shard) for shard in self.place.copies):
+            assert self.client is not None
+            is_running = self.client.poll() is None and time.monotonic() < deadline
+            assert is_running, (self.place.folder / "client.log").read_text()[-3_000:]
+            time.sleep(0.3)
