@@ -20,7 +20,8 @@ test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and
 	@$(RUN) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
 
 kills: servers ## drivers of Spark jobs, killed at every call of a store and at 200 random moments
-	@$(RUN) STRANDLINE_TEST_KILLS=all $(BIN)/python -m pytest -q tests/transactions/test_kills.py tests/shards/test_kills.py
+	@$(RUN) STRANDLINE_TEST_KILLS=all $(BIN)/python -m pytest -q tests/transactions/test_kills.py \
+		tests/shards/test_kills.py tests/shards/test_stream_kills.py
 
 check: setup ## format, lint, types, import layers, licences
 	@$(BIN)/ruff format --check .

@@ -18,7 +18,7 @@ from strandline.shards.machine import Machine, Place
 from strandline.shards.metering import Meter
 from strandline.shards.shard import Shard
 from strandline.shards.state import ShardId
-from strandline.shards.transitions import initial
+from strandline.shards.transitions import INLINE_MAX_BYTES, initial
 from strandline.shards.upkeep import Heartbeats
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
@@ -90,7 +90,7 @@ class Stage:
         inline_max_bytes, inline_total_bytes: of all its processes.
     """
 
-    inline_max_bytes: int = 4_096
+    inline_max_bytes: int = INLINE_MAX_BYTES
     inline_total_bytes: int = 1 << 20
     schema: pa.Schema = field(default_factory=lambda: SCHEMA)
     key: list[str] = field(default_factory=lambda: ["key"])

@@ -37,9 +37,13 @@ class Strike:
         (self.folder / "new").write_text(json.dumps([role, at, when]))
         (self.folder / "new").rename(self.folder / "order")
 
-    @property
-    def is_done(self) -> bool:
-        return (self.folder / "done").exists()
+    def has_struck(self) -> bool:
+        """Whether an order was carried out that has not been told of yet."""
+        try:
+            (self.folder / "done").unlink()
+        except FileNotFoundError:
+            return False
+        return True
 
     def withdraw(self) -> bool:
         """Whether it had still not been carried out."""

@@ -37,7 +37,7 @@ CHANGES = st.lists(st.tuples(ROWS, st.integers(1, 3), st.sampled_from([-2, -1, 1
 @settings(max_examples=150)
 @given(data=st.data(), batches=st.lists(CHANGES, min_size=1, max_size=8), inline=st.booleans())
 def test_p37_reads_are_sums_whatever_upkeep_does(data: st.DataObject, batches: Any, inline: bool) -> None:
-    stage = Stage(inline_max_bytes=4_096 if inline else 0)
+    stage = Stage() if inline else Stage(inline_max_bytes=0)
     history = History(stage)
     reader = history.process.shard.reader()
     since = 0

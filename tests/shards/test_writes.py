@@ -602,3 +602,16 @@ def test_a_child_that_was_forked_while_somebody_led_leads_itself(stage: Stage) -
     go_on.set()
     leader.join()
     assert status == 0
+
+
+def test_an_epoch_of_another_query_is_no_repeat(stage: Stage) -> None:
+    """Who deletes a checkpoint counts from 0 again, under the same name: said, instead of skipping what is new."""
+    shard = stage.process().shard
+    writer = shard.writer("sink")
+    for epoch in (0, 1):
+        assert writer.append_epoch([update("a", epoch, 0)], epoch, query="first") == epoch
+    assert writer.append_epoch([update("a", 1, 0)], 1, query="first") is None
+    with pytest.raises(UsageError, match="belongs to another query, first"):
+        stage.process().shard.writer("sink").append_epoch([update("b", 0, 0)], 0, query="second")
+    assert writer.append_epoch([update("a", 1, 0)], 1) is None
+    assert shard.upper == Antichain(2)

@@ -17,6 +17,7 @@ from strandline.shards.shard import Shard
 from strandline.shards.state import ReaderId
 from strandline.shards.trace import Merged
 from strandline.spark.shards import absorb, append, compact, materialise, read, register
+from strandline.spark.shards.native import written
 from strandline.spark.shards.source import _Driver
 
 if TYPE_CHECKING:
@@ -133,9 +134,10 @@ def test_a_dataframe_is_appended_natively(place: Place) -> None:
     assert held(place.shard) == expected(*range(3, 1_010))
     place.shard.compact(full=True)
     assert held(place.shard) == expected(*range(3, 1_010))
-    assert append(place.shard, place.rows(1, 5_000), writer="job", token="monday") == 3
-    assert append(place.shard, place.rows(1, 5_000), writer="job", token="monday") == 3
-    assert held(place.shard) == expected(*range(3, 1_010), 5_000)
+    for _ in range(2):
+        assert append(place.shard, place.rows(1, 5_000), writer="job", token="monday") == 3
+        assert append(place.shard, place.rows(1, 6_000), token="of nobody") == 4
+    assert held(place.shard) == expected(*range(3, 1_010), 5_000, 6_000)
 
 
 def test_a_dataframe_is_appended_by_the_data_source(place: Place) -> None:
@@ -148,7 +150,15 @@ def test_a_dataframe_is_appended_by_the_data_source(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "columns", ["id, name, 1 as more", "name, 1L as _time", "'x' as id, name", "id, name, 'x' as _diff"]
+    "columns",
+    [
+        "id, name, 1 as more",
+        "name, 1L as _time",
+        "'x' as id, name",
+        "id, name, 'x' as _diff",
+        "1L as _diff",
+        "id, name, id",
+    ],
 )
 def test_columns_that_do_not_fit_are_refused_before_anything_runs(place: Place, columns: str) -> None:
     wrong = place.rows(3).selectExpr(*columns.split(", "))
@@ -295,9 +305,36 @@ def test_a_table_becomes_the_contents_of_a_shard(place: Place) -> None:
     twice_and_null = place.rows(5, 5).union(place.rows(1, 5)).union(place.spark.sql("select null, null"))
     table.write(twice_and_null, mode="overwrite")
     main.commit("others")
-    assert absorb(place.spark, place.shard, main, "tables/t", writer="nightly") == 1
+    place.shard.writer().append_next([((77, "by others"), 0, 1)])
+    assert absorb(place.spark, place.shard, main, "tables/t", writer="nightly") == 2
     assert held(place.shard) == expected(*range(5, 10)) + expected(5) + Counter({(None, None): 1})
     assert held(place.shard, 0) == expected(*range(10))
+    table.write(place.rows(3), mode="overwrite")  # is no commit yet
+    assert absorb(place.spark, place.shard, main, "tables/t", writer="nightly") is None
+    main.commit("three rows")
+    assert absorb(place.spark, place.shard, main, "tables/t", writer="nightly") == 3
+    assert held(place.shard) == expected(*range(3))
+
+
+def test_a_table_is_absorbed_beside_another_writer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is appended after the difference was looked at makes it be looked at again."""
+    main = place.repo.branch("main")
+    main.table("tables/t").write(place.rows(4), mode="overwrite")
+    main.commit("four rows")
+    others = [[((9, "others"), 0, 1)], [((0, "n0"), 0, 1)]]
+
+    def written_late(*arguments: Any) -> Any:
+        batch = written(*arguments)
+        if others:
+            place.shard.writer().append_next(others.pop())
+        return batch
+
+    monkeypatch.setattr("strandline.spark.shards.tables.written", written_late)
+    assert absorb(place.spark, place.shard, main, "tables/t") == 2
+    assert held(place.shard) == expected(*range(4))
+    place.shard.finish()
+    with pytest.raises(UpperMismatch):
+        absorb(place.spark, place.shard, main, "tables/t")
 
 
 def test_a_shard_is_compacted_by_a_job(place: Place) -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import HeadMove
 from strandline.branch.reflog import read_moves
-from strandline.errors import Conflict, UpperMismatch, UsageError
+from strandline.errors import Conflict, OutcomeUnknown, UpperMismatch, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
 from strandline.shards.codec import TIME
@@ -83,8 +83,8 @@ class Feed:
                     recorded += 1
                 else:
                     recorded += self._go_on(writer, record, upper)
-            except UpperMismatch:
-                continue  # somebody else recorded it: the same
+            except (UpperMismatch, OutcomeUnknown):
+                continue  # recorded by somebody else, or perhaps by this one: the same, and looked for anew
 
     def _begin(self, writer: Writer, record: BranchRecord) -> None:
         """Everything that is there is added, at the number of the move that made it so."""

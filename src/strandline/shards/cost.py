@@ -23,6 +23,7 @@ from strandline.shards.catalog import ShardCatalog
 from strandline.shards.metering import Count
 from strandline.shards.reader import POLL_FIRST_S, POLL_MAX_S, POLL_SHARE
 from strandline.shards.shard import Shard
+from strandline.shards.transitions import INLINE_MAX_BYTES
 from strandline.shards.upkeep import Background, maintain
 
 YEAR_S = 365 * 86_400
@@ -122,7 +123,7 @@ def rehearsed(plan: Plan) -> dict[str, Count]:
     parts = max(1, -(-int(plan.bytes_per_s * plan.every_s) // PART_TARGET_BYTES))
     appends = plan.sources * YEAR_S / plan.every_s
     found = {}
-    for kind, each in _per_append().items():
+    for kind, each in _per_append(plan.bytes_per_s * plan.every_s < INLINE_MAX_BYTES).items():
         factor = parts if kind in ("blob put", "blob get", "blob delete") else 1
         found[kind] = Count(round(each * appends * factor), 0)
     if plan.listeners:
@@ -134,9 +135,15 @@ def rehearsed(plan: Plan) -> dict[str, Count]:
 
 
 @cache
-def _per_append() -> dict[str, float]:
-    """How many requests of each kind an append leads to, with all upkeep: from a rehearsal in memory."""
+def _per_append(is_inline: bool) -> dict[str, float]:
+    """How many requests of each kind an append leads to, with all upkeep: from a rehearsal in memory.
+
+    Args:
+        is_inline: its batches are so small that they lie in the state until they are merged.
+    """
     shard = _rehearsal()
+    if not is_inline:
+        shard._machine.place.inline_max_bytes = 0
     before = shard.counts
     rows = pa.table({"row": list(range(1_000))})
     with shard.writer() as writer:
@@ -188,6 +195,4 @@ def _rehearsal() -> Shard:
         lambda name: (_rehearsal, ()),
         runs_upkeep=False,
     )
-    shard = catalog.get("rehearsal", pa.schema([("row", pa.int64())]))
-    shard._machine.place.inline_max_bytes = 0
-    return shard
+    return catalog.get("rehearsal", pa.schema([("row", pa.int64())]))

@@ -31,8 +31,8 @@ from strandline.shards.state import (
 from strandline.shards.trace import Merge, Merged, with_merge
 
 INLINE_MAX_BYTES = 32_768
-"""A part that is smaller lies in the state itself (exclusive): one synced write instead of three, or than a request to
-S3. Batches of a thousand rows do."""
+"""A part that is smaller lies in the state itself (exclusive): one synced write instead of three, or of a request.
+A thousand rows of some numbers do."""
 INLINE_TOTAL_BYTES = 1 << 20
 """So many bytes of batches may lie in the state itself; beyond, batches are written as blobs (exclusive)."""
 

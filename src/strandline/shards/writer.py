@@ -69,6 +69,10 @@ class _Session:
     token: str
 
 
+QUERY = " of query "
+"""Stands in the token of an epoch before the query whose epoch it is."""
+
+
 class Writer(Closing):
     """Appends to a shard. Safe to share between threads; a context manager, whose end lets the writer be forgotten.
 
@@ -231,19 +235,22 @@ class Writer(Closing):
         assert time is not None
         return time
 
-    def append_epoch(self, updates: Any, epoch: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> int | None:
+    def append_epoch(
+        self, updates: Any, epoch: int, *, query: str = "", timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> int | None:
         """Like `append_next`, once for each epoch of this durable writer.
 
         For sinks: whoever repeats an epoch, after a restart or beside a zombie, is told that it was done.
 
         Args:
             epoch: counts up.
+            query: who counts; another one under the same name is refused, as its first epochs would pass for repeats.
 
         Returns:
             The time of the updates, or None if the epoch was appended before.
 
         Raises:
-            UsageError: this writer is not durable; give it a name.
+            UsageError: this writer is not durable, or belongs to another query.
             UpperMismatch: the shard is finished.
         """
         if self._lease_s != NEVER:
@@ -251,9 +258,17 @@ class Writer(Closing):
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise UsageError(f"An epoch is an int from 0 on, not {epoch!r}.")
         known = self._machine.refreshed().writers.get(self.id)
-        if known is not None and epoch <= known.epoch:
-            return None
-        return self._append_next(updates, epoch, f"epoch {epoch}", timeout_s)
+        if known is not None:
+            owner = known.token.partition(QUERY)[2]
+            if query and owner and owner != query:
+                raise UsageError(
+                    f"The writer {self.id!r} of {self._shard.name!r} belongs to another query, {owner}, which has "
+                    f"appended its epochs up to {known.epoch}; those of this one would pass for repeats.",
+                    next="If its checkpoint was deleted, choose another writer.",
+                )
+            if epoch <= known.epoch:
+                return None
+        return self._append_next(updates, epoch, f"epoch {epoch}" + (QUERY + query if query else ""), timeout_s)
 
     def _append_next(self, updates: Any, epoch: int | None, token: str, timeout_s: float) -> int | None:
         """Append at the next time, and go on after lost replies until it is known what became of it."""

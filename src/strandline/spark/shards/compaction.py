@@ -19,7 +19,7 @@ from strandline.shards.frontier import TOP
 from strandline.shards.shard import Shard
 from strandline.shards.state import Batch, Part, State
 from strandline.shards.trace import Merge
-from strandline.shards.updates import update_schema
+from strandline.shards.updates import concatenated, update_schema
 from strandline.spark.read import quoted
 from strandline.spark.shards.native import written_files
 
@@ -102,7 +102,8 @@ def _updates(spark: SparkSession, shard: Shard, state: State) -> DataFrame:
                 frame = frame.where((F.col(TIME) >= lower) & (F.col(TIME) < upper))
         diffs = F.coalesce(F.col(DIFF), F.lit(1)).cast("bigint")
         frames.append(frame.select(*names, at.cast("bigint").alias(TIME), diffs.alias(DIFF)))
-    for table in shard.rows.read(inline, place.blobs):
-        frame = spark.createDataFrame(table.to_pylist(), schema)
+    if inline:
+        table = concatenated(shard.rows.read(inline, place.blobs), shard.schema)
+        frame = spark.createDataFrame(table, schema)
         frames.append(frame.withColumn(TIME, F.greatest(F.col(TIME), F.lit(state.since)).cast("bigint")))
     return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], schema)

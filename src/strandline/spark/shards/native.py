@@ -44,7 +44,8 @@ def append(
         data: with the columns of the shard and perhaps `_diff`.
         writer: a name of the query, the same at each of its starts.
         epoch: the batch id that `foreachBatch` is given: an epoch of a writer is appended once.
-        token: without an epoch, names this append, as in `Writer.append_next`.
+        token: without an epoch, names this append: with the same token, and the same writer if one is given, it is done
+            once, as long as that writer appends nothing else.
 
     Returns:
         The time of the rows, or None if the epoch was appended before.
@@ -56,7 +57,7 @@ def append(
     if epoch is not None and not writer:
         raise UsageError("An epoch needs a writer.", next='Give writer="…", the same at each start of the query.')
     check_columns(shard, data.schema)
-    handle = shard.writer(writer)
+    handle = shard.writer(writer or (f"token-{token}" if token else ""))
     if epoch is not None:
         known = shard.state.writers.get(handle.id)
         if known is not None and epoch <= known.epoch:
@@ -101,7 +102,7 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, lease_s
         found.append(frame)
     if inline:
         table = Split(split.rows, split.as_of, tuple(inline)).to_arrow(blobs=place.blobs)
-        found.append(spark.createDataFrame(table.to_pylist(), schema))
+        found.append(spark.createDataFrame(table, schema))
     if not found:
         return spark.createDataFrame([], schema)
     rows = [quoted(name) for name in shard.schema.names]
@@ -112,8 +113,8 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, lease_s
     return whole.select(*rows, F.lit(split.as_of).cast("bigint").alias(TIME), DIFF)
 
 
-def written(shard: Shard, data: DataFrame) -> WrittenBatch:
-    """Let Spark write a DataFrame as parts of a shard that nobody refers to yet."""
+def written(shard: Shard, data: DataFrame, time: int = 0) -> WrittenBatch:
+    """Let Spark write a DataFrame as parts of a shard, at a time, that nobody refers to yet."""
     place = shard._machine.place
     owner = f"spark-{new_id()}"
     has_diffs = DIFF in data.columns
@@ -126,9 +127,9 @@ def written(shard: Shard, data: DataFrame) -> WrittenBatch:
             rows = pq.read_metadata(source).num_rows
         size = place.blobs.head(key).size
         relative = key.removeprefix(place.folder + "/")
-        return Part(relative, b"", rows, size, shard.schema_id, 0, 0, False, has_diffs, False)
+        return Part(relative, b"", rows, size, shard.schema_id, time, time, False, has_diffs, False)
 
-    return WrittenBatch(shard.id, 0, 1, tuple(part for part in in_parallel(part, keys) if part.rows))
+    return WrittenBatch(shard.id, time, time + 1, tuple(part for part in in_parallel(part, keys) if part.rows))
 
 
 def _fitting(data: DataFrame, fields: list[pa.Field]) -> DataFrame:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import strandline
 from strandline.blob import BlobNotFound, open_store
-from strandline.errors import UsageError
+from strandline.errors import StrandlineError, UsageError
 from strandline.lake import Lake
 from strandline.shards.shard import Shard
 
@@ -63,13 +63,21 @@ def need_writer(options: Mapping[str, str]) -> str:
     name = options.get("writer", "")
     if name:
         return name
-    place = options.get(CHECKPOINT.lower(), "")
-    if place:
-        try:
-            return str(json.loads(open_store(place.removeprefix("file:")).get("metadata"))["id"])
-        except (BlobNotFound, ValueError, KeyError):
-            pass
+    query = query_of(options)
+    if query:
+        return query
     raise UsageError(
         "A stream into a shard needs a name, by which a restarted query recognises what it has written.",
         next=f'Give .option("writer", "…"), the same at each start of the query, or .option("{CHECKPOINT}", "…").',
     )
+
+
+def query_of(options: Mapping[str, str]) -> str:
+    """The id that Spark keeps in a query's checkpoint, where the checkpoint is an option; else empty."""
+    place = options.get(CHECKPOINT.lower(), "")
+    if not place:
+        return ""
+    try:
+        return str(json.loads(open_store(place.removeprefix("file:")).get("metadata"))["id"])
+    except (BlobNotFound, ValueError, KeyError, StrandlineError):  # a store that only Spark can reach
+        return ""

@@ -21,7 +21,7 @@ from strandline.shards.contents import Rows
 from strandline.shards.parts import PartWriter
 from strandline.shards.shard import Shard
 from strandline.shards.state import ShardId
-from strandline.spark.shards.options import open_shard
+from strandline.spark.shards.options import open_shard, query_of
 
 
 @dataclass
@@ -61,6 +61,13 @@ def check_columns(shard: Shard, schema: StructType) -> None:
     """
     unknown = [name for name in schema.names if name not in (*shard.schema.names, DIFF)]
     missing = [field.name for field in shard.schema if field.name not in schema.names and not field.nullable]
+    if not unknown and not set(schema.names) & set(shard.schema.names):
+        raise SchemaMismatch(
+            f"The data has no column of the shard {shard.name!r}.", next=f"Its schema is {described(shard.schema)}."
+        )
+    if len(set(schema.names)) < len(schema.names):
+        twice = next(name for name in schema.names if schema.names.count(name) > 1)
+        raise SchemaMismatch(f"The data has the column {twice!r} twice.", next="Rename one of them, or leave it away.")
     if unknown or missing:
         what = f"{unknown[0]!r} is no column of it" if unknown else f"the column {missing[0]!r} is missing"
         hint = " Times are given by the shard." if TIME in unknown else ""
@@ -126,7 +133,8 @@ class ShardStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         lake, shard = open_shard(self._options)
         with lake:
-            shard.writer(self._name).append_epoch(_batches(messages), batchId)
+            query = query_of(self._options)
+            shard.writer(self._name).append_epoch(_batches(messages), batchId, query=query)
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Nothing, as in a batch: an attempt to append may have happened."""

@@ -6,14 +6,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from strandline.errors import UsageError
+from strandline.errors import UpperMismatch, UsageError
 from strandline.repository.branch import Branch
-from strandline.repository.ref import Ref
+from strandline.repository.ref import Ref, open_ref
 from strandline.repository.transaction import TransactionResult
 from strandline.shards.codec import DIFF
+from strandline.shards.frontier import TOP
 from strandline.shards.shard import Shard
 from strandline.spark.read import quoted
-from strandline.spark.shards.native import append, read
+from strandline.spark.shards.native import read, written
 
 SHARD_METADATA = "strandline.shard"
 TIME_METADATA = "strandline.shard.time"
@@ -51,31 +52,46 @@ def materialise(
 
 
 def absorb(spark: SparkSession, shard: Shard, ref: Ref, path: str, *, writer: str = "") -> int | None:
-    """Make the contents of a shard those of a table: what is new is appended, what is gone is retracted, at one time.
+    """Make the contents of a shard those of a table, as it is committed: what is new is appended, what is gone is
+    retracted, at one time.
+
+    What others append meanwhile is looked at before the changes are there, so that they fit what they change.
 
     Args:
-        writer: makes it safe to repeat: the same commit of the table is absorbed once by a writer.
+        writer: who appends; see `Shard.writer`.
 
     Returns:
         The time, or None if the shard held exactly that.
+
+    Raises:
+        UpperMismatch: the shard is finished.
     """
-    table = ref.table(path).to_spark(spark)
-    unknown = sorted(set(table.columns) - set(shard.schema.names))
-    if unknown:
-        raise UsageError(f"The table has columns that {shard.name!r} has not: {', '.join(unknown)}.")
+    committed = open_ref(ref._core, str(ref.id))
+    after = _counted(_padded(committed.table(path).to_spark(spark), shard), F.count(F.lit(1)), shard, _NEW)
+    handle = shard.writer(writer)
+    while True:
+        upper = shard.state.upper
+        if upper == TOP:
+            raise handle._finished()
+        if upper:
+            before = _counted(read(spark, shard, upper - 1), F.sum(DIFF), shard, _OLD)
+        else:
+            before = after.limit(0).withColumnRenamed(_NEW, _OLD)
+        changes = _difference(before, after, shard)
+        if changes.isEmpty():
+            return None
+        try:
+            handle.compare_and_append_batches([written(shard, changes, upper)], upper, upper + 1)
+        except UpperMismatch:
+            continue
+        return upper
+
+
+def _difference(before: DataFrame, after: DataFrame, shard: Shard) -> DataFrame:
     rows = _rows(shard)
-    after = _counted(_padded(table, shard), F.count(F.lit(1)), rows, _NEW)
-    if shard.state.upper:
-        before = _counted(read(spark, shard), F.sum(DIFF), rows, _OLD)
-    else:
-        before = after.limit(0).withColumnRenamed(_NEW, _OLD)
     # nulls are equal here, so a join by columns would lose them
     both = after.select(*rows, F.col(_NEW).alias(DIFF)).unionByName(before.select(*rows, (-F.col(_OLD)).alias(DIFF)))
-    changes = both.groupBy(*rows).agg(F.sum(DIFF).cast("bigint").alias(DIFF)).where(F.col(DIFF) != 0)
-    if changes.isEmpty():
-        return None
-    token = f"absorb {ref.id} {path}" if writer else None
-    return append(shard, changes, writer=writer, token=token)
+    return both.groupBy(*rows).agg(F.sum(DIFF).cast("bigint").alias(DIFF)).where(F.col(DIFF) != 0)
 
 
 def _rows(shard: Shard) -> list[Column]:
@@ -83,7 +99,14 @@ def _rows(shard: Shard) -> list[Column]:
 
 
 def _padded(frame: DataFrame, shard: Shard) -> DataFrame:
-    """With nulls for the columns that a table lacks."""
+    """With nulls for the columns that a table lacks.
+
+    Raises:
+        UsageError: it has columns that the shard has not.
+    """
+    unknown = sorted(set(frame.columns) - set(shard.schema.names))
+    if unknown:
+        raise UsageError(f"The table has columns that {shard.name!r} has not: {', '.join(unknown)}.")
     fields = from_arrow_schema(shard.schema).fields
     return frame.select(
         *(
@@ -93,5 +116,5 @@ def _padded(frame: DataFrame, shard: Shard) -> DataFrame:
     )
 
 
-def _counted(frame: DataFrame, count: Column, rows: list[Column], name: str) -> DataFrame:
-    return frame.groupBy(*rows).agg(count.cast("bigint").alias(name))
+def _counted(frame: DataFrame, count: Column, shard: Shard, name: str) -> DataFrame:
+    return frame.groupBy(*_rows(shard)).agg(count.cast("bigint").alias(name))
