@@ -179,3 +179,22 @@ def test_appliers_that_begin_at_different_times_do_not_double_rows() -> None:
         slow._plan(plan)
         drain(source, slow.shard)
     assert held(target.process().shard, 9) == {("k", time): 1 for time in range(10)}
+
+
+def test_what_others_minted_is_found_whatever_was_compacted(of_bindings: Stage) -> None:
+    """A process knows the bindings that it has read; it hears of others, and of those whose history is gone."""
+    mine, theirs = bound(of_bindings), bound(of_bindings)
+    assert mine.get_binding("log", 10) == Binding("log", 10, 0)
+    assert theirs.get_binding("log", 20) == Binding("log", 20, 1)
+    assert theirs.get_binding("other", 5) == Binding("other", 5, 2)
+    assert mine.get_binding("log", 15) == Binding("log", 20, 1)
+    for at in range(30, 60, 10):
+        theirs.get_binding("log", at)
+    shard = of_bindings.process().shard
+    with shard.reader() as reader:
+        reader.downgrade_since(5)
+        shard.compact(full=True)
+        assert mine.get_binding("log", 45) == Binding("log", 50, 5)
+    assert mine.minted() == theirs.minted() == bound(of_bindings).minted()
+    assert [mine.before(binding) for binding in mine.minted(3)] == [20, 30, 40]
+    assert mine.before(Binding("other", 5, 2)) is None

@@ -51,6 +51,24 @@ def test_the_rows_that_came_and_went(spark: SparkSession, lake_url: str) -> None
             changes(spark, repo, "main", "nothing", rows=True)
 
 
+def test_rows_are_what_they_were_when_their_files_came_or_went(spark: SparkSession, lake_url: str) -> None:
+    """A table that gets other columns and partitions, and then is dropped: what came and went adds up to nothing."""
+    with strandline.open(lake_url, create=True, synced=False) as lake:
+        repo = lake.repository("nyc", create=True)
+        main = repo.branch("main")
+        with main.transaction("job") as tx:
+            tx.table("t").write(some(spark, 1, 2), mode="overwrite", partition_by=["m"])
+        [at] = {row["_time"] for row in changes(spark, repo, main, "t").collect()}
+        main.delete_prefix("t/")
+        main.commit("dropped")
+        assert rows(changes(spark, repo, main, "t", since=at, rows=True)) == {(1, 1): -1, (2, 0): -1}
+        with main.transaction("job") as tx:
+            tx.table("t").write(some(spark, 1, 2).selectExpr("m", "id", "'x' as more"), mode="overwrite")
+        told = changes(spark, repo, main, "t", since=at, rows=True)
+        found = {(row["id"], row["m"], row["more"], row["_diff"]) for row in told.collect()}
+        assert found == {(1, 1, None, -1), (1, 1, "x", 1), (2, 0, None, -1), (2, 0, "x", 1)}
+
+
 def test_a_stream_of_changes_follows_a_table_exactly_once(spark: SparkSession, lake_url: str, tmp_path: Path) -> None:
     """The rows of the changed files go into a shard: it has the rows of the table, whatever is started again."""
     with strandline.open(lake_url, create=True, synced=False) as lake:

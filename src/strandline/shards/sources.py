@@ -6,15 +6,18 @@ consensus, so all who ask agree. What is read then only has to be written by any
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import threading
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from strandline.errors import ShardTimeout, UpperMismatch, UsageError
+from strandline.errors import BeforeSince, ReaderExpired, ShardTimeout, UpperMismatch, UsageError
 from strandline.shards.codec import TIME
+from strandline.shards.forks import survives_forks
 from strandline.shards.machine import DEFAULT_TIMEOUT_S
 from strandline.shards.shard import Shard
 
@@ -50,6 +53,17 @@ class Bindings(Generic[Position]):
             raise UsageError(f"{shard.name!r} is no shard of bindings.", next="Make it with bindings_schema(…).")
         self._shard = shard
         self._by_clock = by_clock
+        self._upper = 0
+        self._by_source: dict[str, list[Binding[Position]]] = {}
+        """What was read of the shard up to `_upper`; of a source in the order of positions, which is that of times."""
+        self._forked()
+        survives_forks(self)
+
+    def _forked(self) -> None:
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(Bindings, by_clock=self._by_clock), (self._shard,)
 
     def get_binding(
         self, source: str, position: Position, *, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -60,23 +74,19 @@ class Bindings(Generic[Position]):
         """
         clock = self._shard._machine.place.clock
         until_us = clock.now_us() + int(timeout_s * 1_000_000)
+        known = self._covering(source, position)
+        if known is not None:
+            return known  # later bindings of a source are of later positions
         with self._shard.writer() as writer:
             while True:
-                upper, known = self._read()
-                found = [binding for binding in known if binding.source == source]
-                ends: list[Any] = [binding.position for binding in found]
-                try:
-                    at = bisect_left(ends, position)
-                except TypeError as error:
-                    raise UsageError(
-                        f"The position {position!r} cannot be compared with the earlier ones, such as {ends[0]!r}."
-                    ) from error
-                if at < len(found):
-                    return found[at]
+                upper = self._refreshed()
+                known = self._covering(source, position)
+                if known is not None:
+                    return known
                 time = max(upper, clock.now_us() // 1_000) if self._by_clock else upper
                 minted = Binding(source, position, time)
                 try:
-                    # the invariant that makes it definite: nobody else minted since `known` was read
+                    # the invariant that makes it definite: nobody else minted since `upper` was read
                     row = pa.table({"source": [source], "position": [position], "time": [time], TIME: [time]})
                     writer.compare_and_append(row, upper, time + 1, timeout_s=timeout_s)
                     return minted
@@ -84,24 +94,62 @@ class Bindings(Generic[Position]):
                     if clock.now_us() >= until_us:
                         raise
 
+    def _covering(self, source: str, position: Position) -> Binding[Position] | None:
+        with self._lock:
+            found = self._by_source.get(source, [])
+            try:
+                at = bisect_left(found, position, key=_position)
+            except TypeError as error:
+                raise UsageError(
+                    f"The position {position!r} cannot be compared with the earlier ones, such as "
+                    f"{found[0].position!r}."
+                ) from error
+            return found[at] if at < len(found) else None
+
     def minted(self, start: int = 0) -> list[Binding[Position]]:
         """All bindings with times from `start` on, in the order of their times."""
-        return [binding for binding in sorted(self._read()[1], key=_time) if binding.time >= start]
+        self._refreshed()
+        with self._lock:
+            found = [one for same in self._by_source.values() for one in same[bisect_left(same, start, key=_time) :]]
+        return sorted(found, key=_time)
 
     def before(self, binding: Binding[Position]) -> Position | None:
         """The position that the source's binding before this one covers up to; None if it is the first."""
-        same = [one for one in self._read()[1] if one.source == binding.source and one.time < binding.time]
-        return max(same, key=_time).position if same else None
+        if binding.time >= self._upper:
+            self._refreshed()
+        with self._lock:
+            same = self._by_source.get(binding.source, [])
+            at = bisect_left(same, binding.time, key=_time)
+            return same[at - 1].position if at else None
 
-    def _read(self) -> tuple[int, list[Binding[Position]]]:
-        """The upper, and the bindings by source and position."""
+    def _refreshed(self) -> int:
+        """Read what others minted; the upper up to which all is known."""
         upper = self._shard.state.upper
-        if upper == 0:
-            return 0, []
-        table = self._shard.snapshot(upper - 1).to_arrow()
-        columns = (table.column(name).to_pylist() for name in ("source", "position", "time"))
-        found = [Binding(*row) for row in zip(*columns, strict=True)]
-        return upper, sorted(found, key=lambda binding: (binding.source, binding.position))
+        with self._lock:
+            if upper <= self._upper:
+                return self._upper
+            updates: pa.Table | None = None
+            if self._upper:
+                try:
+                    updates, frontier = self._news()
+                except (BeforeSince, ReaderExpired):  # compacted meanwhile: a snapshot holds all the same
+                    updates = None
+            if updates is None:
+                updates, frontier = self._shard.snapshot(upper - 1).to_arrow(), upper
+                self._by_source = {}
+            columns = (updates.column(name).to_pylist() for name in ("source", "position", "time"))
+            for row in zip(*columns, strict=True):
+                insort(self._by_source.setdefault(row[0], []), Binding(*row), key=_time)
+            self._upper = frontier
+            return frontier
+
+    def _news(self) -> tuple[pa.Table, int]:
+        changes = self._shard.listen(self._upper - 1, timeout_s=0).next()
+        return changes.updates, changes.frontier.bound
+
+
+def _position(binding: Binding[Any]) -> Any:
+    return binding.position
 
 
 def _time(binding: Binding[Any]) -> int:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import reduce
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from strandline.errors import TableNotFound
+from strandline.errors import CommitExpired, InvalidRef, RefNotFound, TableNotFound
 from strandline.repository.branch import Branch
 from strandline.repository.feed import SCHEMA
+from strandline.repository.ref import open_ref
 from strandline.repository.repository import Repository
 from strandline.repository.results import ObjectInfo
 from strandline.shards.codec import DIFF
 from strandline.shards.updates import update_schema
 from strandline.spark.read import scan_files
+from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile, data_files
 from strandline.tables.table import Table
 
@@ -45,6 +48,7 @@ def changes(
 
     Raises:
         TableNotFound: `rows` of what is no table.
+        BeforeSince: what came after that move was forgotten: all streams of the feed have read it.
         Conflict, CommitExpired: changes in between are not known any more.
     """
     found = repository.branch(branch) if isinstance(branch, str) else branch
@@ -59,21 +63,73 @@ def changes(
 def rows_of(spark: SparkSession, table: Table, told: pa.Table) -> DataFrame:
     """The rows that came and went with files, by what a feed told of them.
 
-    In `foreachBatch` of a stream of changes: `rows_of(spark, table, batch.toArrow())`.
+    In `foreachBatch` of a stream of changes: `rows_of(spark, table, batch.toArrow())`. The rows of a file are what they
+    were when it came or went, though the table may have other columns now, or be gone.
     """
-    record = table.find_record()[1]
-    if record is None:
-        raise TableNotFound(f"{table.path!r} is no table of {table.ref!r}.", next="Leave `rows` away to see its files.")
+    records = _Records(table)
     net: Counter[tuple[object, ...]] = Counter()
-    columns = [told.column(name).to_pylist() for name in OBJECT]
-    for *values, change in zip(*columns, told.column("change").to_pylist(), strict=True):
-        net[tuple(values)] += 1 if change == "added" else -1
+    commits: dict[tuple[tuple[object, ...], int], str] = {}
+    columns = [told.column(name).to_pylist() for name in (*OBJECT, "change", "commit")]
+    for *file, change, commit in zip(*columns, strict=True):
+        sign = 1 if change == "added" else -1
+        net[tuple(file)] += sign
+        commits[tuple(file), sign] = commit
+    groups: list[tuple[TableRecord, int, list[ObjectInfo]]] = [(records.newest(told), 1, [])]
+    for values, count in net.items():
+        if count:
+            sign = 1 if count > 0 else -1
+            record = records.at(commits[values, sign], sign)
+            for known, known_sign, infos in groups:
+                if (known, known_sign) == (record, sign):
+                    infos.append(_info(values))
+                    break
+            else:
+                groups.append((record, sign, [_info(values)]))
     frames = []
-    for sign in (1, -1):
-        infos = [_info(values) for values, count in net.items() if count * sign > 0]
+    for record, sign, infos in groups:
         files: list[TableFile] = list(data_files(infos, table.prefix, record))
         frames.append(scan_files(spark, table, record, files).withColumn(DIFF, F.lit(sign).cast("bigint")))
-    return frames[0].unionByName(frames[1])
+    return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+
+
+class _Records:
+    """What a table was at the commits of a feed: files that came are of the commit, those that went of the one
+    before."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._now = table.find_record()[1]
+        self._known: dict[tuple[str, int], TableRecord | None] = {}
+
+    def newest(self, told: pa.Table) -> TableRecord:
+        """What the table is now; if it is gone, what it was at the last of some changes."""
+        if self._now is not None:
+            return self._now
+        for commit in reversed(dict.fromkeys(told.column("commit").to_pylist())):
+            for sign in (1, -1):
+                found = self._at(commit, sign)
+                if found is not None:
+                    return found
+        raise TableNotFound(
+            f"{self._table.path!r} is no table of {self._table.ref!r}.", next="Leave `rows` away to see its files."
+        )
+
+    def at(self, commit: str, sign: int) -> TableRecord:
+        found = self._at(commit, sign) or self._at(commit, -sign) or self._now
+        if found is None:
+            raise TableNotFound(
+                f"{self._table.path!r} was no table at the commit {commit}.", next="Leave `rows` away to see its files."
+            )
+        return found
+
+    def _at(self, commit: str, sign: int) -> TableRecord | None:
+        if (commit, sign) not in self._known:
+            try:
+                ref = open_ref(self._table.ref._core, commit if sign > 0 else f"{commit}~1")
+                self._known[commit, sign] = ref.table(self._table.path).find_record()[1]
+            except (InvalidRef, RefNotFound, CommitExpired):  # the first commit has none before; old ones expire
+                self._known[commit, sign] = None
+        return self._known[commit, sign]
 
 
 def _info(values: tuple[object, ...]) -> ObjectInfo:
