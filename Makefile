@@ -9,7 +9,7 @@ demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
 
 test: servers ## the suite, against real servers; TESTS=… for a part
-	@$(RUN) $(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-m "not mutation")
+	@$(RUN) $(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-m "not mutation and not kill")
 
 mutations: servers ## rules taken out of copies of the source, one by one: the tests must notice each
 	@$(RUN) $(BIN)/python -m pytest -q -m mutation
@@ -19,9 +19,8 @@ test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and
 	@$(RUN) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions
 	@$(RUN) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
 
-kills: servers ## drivers of Spark jobs, killed at every call of a store and at 200 random moments
-	@$(RUN) STRANDLINE_TEST_KILLS=all $(BIN)/python -m pytest -q tests/transactions/test_kills.py \
-		tests/shards/test_kills.py tests/shards/test_stream_kills.py
+kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
+	@$(RUN) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards
 
 check: setup ## format, lint, types, import layers, licences
 	@$(BIN)/ruff format --check .

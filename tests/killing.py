@@ -11,7 +11,7 @@ from strandline.blob.local import LocalBlobStore
 from strandline.kv.sqlite import SqliteStore
 
 ALL = os.environ.get("STRANDLINE_TEST_KILLS") == "all"
-"""Whether to kill at every call and at 200 random moments (`make kills`); else at some of them."""
+"""Whether to kill at every call and at 200 random moments (`make kills KILLS=all`); else at some of them."""
 RANDOM_MOMENTS = 200 if ALL else 6
 WRITES: Mapping[type, Sequence[str]] = {
     SqliteStore: ("get", "set", "set_if", "set_many", "scan_page", "delete"),

@@ -259,7 +259,7 @@ def test_plug_ins_are_found_by_their_entry_point(monkeypatch: pytest.MonkeyPatch
         def load(self) -> Callable[[str], MemoryStore]:
             return lambda url: MemoryStore()
 
-    monkeypatch.setattr("strandline.kv.entry_points", lambda group: [Plugin()] if group == "strandline.kv" else [])
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: [Plugin()] if group == "strandline.kv" else [])
     assert isinstance(open_store("custom://x"), MemoryStore)
 
 

@@ -1,6 +1,6 @@
 """Drivers of a sink are killed before and after calls of the stores, and at random moments; each row is there once.
 
-STRANDLINE_TEST_KILLS=all kills at every call and at 200 random moments (`make kills`); else at some of them.
+`make kills KILLS=all` kills at every call and at 200 random moments, `make kills` at some of them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.shards import killed_sink
 from tests.transactions.killed_driver import ROWS
 from tests.transactions.test_kills import SAMPLES, Place, succeed
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.kill]
 SCHEMA = pa.schema([("id", pa.int64()), ("run", pa.string())])
 
 

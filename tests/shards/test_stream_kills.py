@@ -1,7 +1,7 @@
 """Streaming queries from a shard into others, whose executors and drivers are killed while they run.
 
 At calls of the stores: each of the four kinds of Python processes that a query has. At random moments: executors and
-the driver, with a Python sink and a native one. STRANDLINE_TEST_KILLS=all kills at all calls and at 200 moments.
+the driver, with a Python sink and a native one. `make kills KILLS=all` kills at all calls and at 200 moments.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.shards.struck_source import ROLES, Strike, StruckSource
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.timeout(7_200)]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.kill, pytest.mark.timeout(7_200)]
 ROOT = Path(__file__).parents[2]
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
 SAMPLES = 2

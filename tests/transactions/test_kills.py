@@ -1,6 +1,6 @@
 """Drivers of Spark jobs are killed before and after calls of the stores, and at random moments; rows are counted.
 
-STRANDLINE_TEST_KILLS=all kills at every call and at 200 random moments (`make kills`); else at some of them.
+`make kills KILLS=all` kills at every call and at 200 random moments, `make kills` at some of them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests import sessions
 from tests.killing import ALL, RANDOM_MOMENTS, some_of
 from tests.transactions.killed_driver import ROWS, run
 
-pytestmark = [pytest.mark.spark, pytest.mark.server]
+pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.kill]
 
 SAMPLES = 8
 WAIT_S = 60.0
