@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BATCHES = {1_000: 10, 100_000: 10, 5_000_000: 4}
-ROUNDS = {1_000: 2, 100_000: 2, 5_000_000: 1}
+ROUNDS = {1_000: 2, 100_000: 2, 5_000_000: 2}
 """How often each sink has its turn, from the first to the last and then back: Spark gets faster for minutes."""
 WARM_UP = 1
 SCHEMA = pa.schema([("id", pa.int64()), ("k", pa.int64()), ("v", pa.float64())])
