@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 import strandline
-from strandline import Conflict, UsageError
+from strandline import Conflict, OutcomeUnknown, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.feed import Feed
 from strandline.repository.repository import Repository
+from strandline.shards.writer import Writer
 
 
 def told(feed: Feed, prefix: str = "", since: int | None = None) -> list[tuple[Any, ...]]:
@@ -102,3 +103,23 @@ def test_a_move_is_named_by_its_number(main: Branch) -> None:
     for since in ("main~1", 1.5, True):
         with pytest.raises(UsageError, match="since is the number of a move"):
             main.feed.changes(since=since)  # type: ignore[arg-type]
+
+
+def test_a_record_of_which_nobody_knows_whether_it_is_there_is_looked_for(
+    main: Branch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a feed writes is definite: it goes on from what is on record, whoever wrote it."""
+    append = Writer.compare_and_append
+    lost = [True]
+
+    def answered(self: Writer, *arguments: Any, **options: Any) -> None:
+        append(self, *arguments, **options)
+        if lost:
+            lost.pop()
+            raise OutcomeUnknown("Injected.")
+
+    monkeypatch.setattr(Writer, "compare_and_append", answered)
+    main.put("a", b"1")
+    main.commit("a")
+    assert main.feed.changes().column("path").to_pylist() == ["a"]
+    assert not lost
