@@ -13,7 +13,7 @@ from strandline.branch.ranges import Range
 from strandline.branch.record import Branch, LayersMoved, attach, attach_on_top, refuse_blocked, seal
 from strandline.branch.staged import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
-from strandline.errors import OutcomeUnknown, StoreUnavailable, StrandlineError
+from strandline.errors import ObjectMissing, OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.ids import BranchId, StagingToken, new_id
 
 Pairs = Sequence[tuple[bytes, bytes]]
@@ -49,8 +49,11 @@ def attach_changes(
         except StrandlineError as error:
             computed = error
         # if a token that was read has left the record, somebody may have been deleting it while it was read
-        if not set(seen.branch.sealed_tokens) <= set(cell.read(branch_id).branch.tokens):
+        now = cell.read(branch_id).branch
+        if not set(seen.branch.sealed_tokens) <= set(now.tokens):
             continue
+        if isinstance(computed, ObjectMissing) and not now.only_sealed_since(seen.branch):
+            continue  # a tree that was replaced may have been collected since
         if isinstance(computed, StrandlineError):
             raise computed
         if not computed.pairs:

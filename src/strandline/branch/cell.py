@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from strandline import metrics
 from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
-from strandline.branch.record import WRITE_IDS_KEPT, Branch, Deleted, RefRecord, what_changed
+from strandline.branch.record import WRITE_IDS_KEPT, Branch, Deleted, LayersMoved, RefRecord, what_changed
 from strandline.branch.reflog import keep_moves
 from strandline.branch.sensor import Sensor
 from strandline.branch.shared_read import SharedRead
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds, backoff_s
 from strandline.envelope import decode, encode
-from strandline.errors import BranchGone, OutcomeUnknown, RefNotFound, StoreUnavailable
+from strandline.errors import BranchGone, ObjectMissing, OutcomeUnknown, RefNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, new_id
 from strandline.kv.store import PredicateFailed
 from strandline.operations import warning
@@ -205,6 +206,23 @@ def update(cell: BranchCell, branch_id: BranchId | None, transition: Callable[[B
             return cell.swap(seen, transition(seen.branch))
         except Moved:
             continue
+
+
+@contextmanager
+def still_named(cell: BranchCell, branch_id: BranchId | None, seen: Branch) -> Iterator[None]:
+    """Read files that a record names. If one is missing and the record no longer names the same layers, it was replaced
+    and collected meanwhile, and nothing is lost.
+
+    Raises:
+        LayersMoved: compute again, from the newest record.
+        ObjectMissing: the record still names it.
+    """
+    try:
+        yield
+    except ObjectMissing:
+        if cell.read(branch_id).branch.layers == seen.layers:
+            raise
+        raise LayersMoved from None
 
 
 def read_back(cell: BranchCell, branch_id: BranchId, unknown: OutcomeUnknown) -> Seen:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from strandline import metrics
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, Seen, update
+from strandline.branch.cell import BranchCell, Moved, Seen, still_named, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair, make_commit
 from strandline.branch.lock_rules import refuse_whole
 from strandline.branch.record import (
@@ -111,9 +111,12 @@ def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dr
     attempts = Attempts(cell, "commit")
     while True:
         attempts.next()
-        tree, is_complete, now = _build(cell, commits, branch_id, seen.branch, mine)
         record = None
-        if is_complete:
+        try:
+            tree, is_complete, now = _build(cell, commits, branch_id, seen.branch, mine)
+        except LayersMoved:
+            tree, is_complete, now = None, False, cell.read(branch_id)
+        if tree is not None and is_complete:
             record, now = _swap_until_decided(
                 cell, commits, branch_id, draft, tree, seen.branch, mine, now, made, attempts
             )
@@ -134,10 +137,15 @@ def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dr
 def _build(
     cell: BranchCell, commits: CommitLog, branch_id: BranchId, branch: Branch, mine: Sequence[StagingToken]
 ) -> tuple[Tree, bool, Seen]:
-    """The tree of a commit of `mine`, and whether all of `mine` were there while they were read."""
+    """The tree of a commit of `mine`, and whether all of `mine` were there while they were read.
+
+    Raises:
+        LayersMoved: the tree beneath them was replaced and collected.
+    """
     stores = cell.stores
-    base = stores.trees.tree(branch.compacted) if branch.compacted else commits.tree(branch.head)
-    tree = apply(stores.trees, base, scan_staged(stores, mine)).tree
+    with still_named(cell, branch_id, branch):
+        base = stores.trees.tree(branch.compacted) if branch.compacted else commits.tree(branch.head)
+        tree = apply(stores.trees, base, scan_staged(stores, mine)).tree
     now = cell.read(branch_id)
     return tree, set(mine) <= set(now.branch.sealed_tokens), now
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from strandline import metrics
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, update
+from strandline.branch.cell import BranchCell, Moved, still_named, update
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import (
     COOL_DOWN_S,
@@ -74,9 +74,14 @@ def compact(
         applied = seen.branch.sealed_tokens
         metrics.sealed_tokens().observe(len(applied))
         counted = _Counted(scan_staged(cell.stores, applied))
-        head = commits.tree(seen.branch.head)
-        base = cell.stores.trees.tree(seen.branch.compacted) if seen.branch.compacted else head
-        tree = apply(cell.stores.trees, base, counted).tree
+        try:
+            with still_named(cell, branch_id, seen.branch):
+                head = commits.tree(seen.branch.head)
+                base = cell.stores.trees.tree(seen.branch.compacted) if seen.branch.compacted else head
+                tree = apply(cell.stores.trees, base, counted).tree
+        except LayersMoved:
+            seen = cell.read(branch_id)
+            continue
         compacted = None if tree.id == head.id else tree.ref
         nothing = not counted.entries and compacted == seen.branch.compacted and len(applied) == 1
         if nothing or _swap(cell, branch_id, seen.branch, compacted):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
+from strandline.branch.cell import BranchCell, Moved, Seen, read_back, still_named, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair
 from strandline.branch.lock_rules import (
     NOBODY,
@@ -113,9 +113,13 @@ def set_head(
             tried.since = branch.move_count
         applied = branch.sealed_tokens
         head_commit = commits.get(branch.head)
-        head = stores.trees.tree(head_commit.tree_ref)
-        base = stores.trees.tree(branch.compacted) if branch.compacted else head
-        staged = in_effect(stores.trees, head, base, scan_staged(stores, applied))
+        try:
+            with still_named(cell, branch_id, branch):
+                head = stores.trees.tree(head_commit.tree_ref)
+                base = stores.trees.tree(branch.compacted) if branch.compacted else head
+                staged = in_effect(stores.trees, head, base, scan_staged(stores, applied))
+        except LayersMoved:
+            continue
         if blockers := in_the_way(staged):
             if not _is_complete(cell, branch_id, applied):
                 continue
@@ -231,9 +235,13 @@ def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: 
         seen = _sealed(cell, branch_id, lambda branch: refuse_blocked(branch, "reset", cell.name))
         branch = seen.branch
         if not force:
-            tree = commits.tree(branch.head)
-            base = stores.trees.tree(branch.compacted) if branch.compacted else tree
-            staged = in_effect(stores.trees, tree, base, scan_staged(stores, branch.sealed_tokens))
+            try:
+                with still_named(cell, branch_id, branch):
+                    tree = commits.tree(branch.head)
+                    base = stores.trees.tree(branch.compacted) if branch.compacted else tree
+                    staged = in_effect(stores.trees, tree, base, scan_staged(stores, branch.sealed_tokens))
+            except LayersMoved:
+                continue
             if len(staged):
                 if not _is_complete(cell, branch_id, branch.sealed_tokens):
                     continue

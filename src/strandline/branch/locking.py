@@ -16,7 +16,7 @@ from typing import Literal, TypeVar
 
 from strandline.branch import lock_rules
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
+from strandline.branch.cell import BranchCell, Moved, Seen, read_back, still_named, update
 from strandline.branch.commits import CommitLog
 from strandline.branch.lock_rules import NOBODY, Request, Withdrawn
 from strandline.branch.ranges import Range
@@ -145,9 +145,14 @@ def _fold_and_hold(cell: BranchCell, commits: CommitLog, branch_id: BranchId, se
     for _ in range(FOLDS):
         branch = seen.branch
         applied = branch.sealed_tokens
-        head = commits.tree(branch.head)
-        base = trees.tree(branch.compacted) if branch.compacted else head
-        tree = apply(trees, base, scan_staged(stores, applied)).tree
+        try:
+            with still_named(cell, branch_id, branch):
+                head = commits.tree(branch.head)
+                base = trees.tree(branch.compacted) if branch.compacted else head
+                tree = apply(trees, base, scan_staged(stores, applied)).tree
+        except LayersMoved:
+            seen = cell.read(branch_id)
+            continue
         now = cell.read(branch_id)
         dirty = _dirty(cell, head, tree, change.ranges)
         if dirty and change.on_dirty == "discard":

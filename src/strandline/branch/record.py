@@ -192,9 +192,32 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     move_count: int = 0
 
     @property
-    def layers(self) -> tuple[StagingToken, tuple[StagingToken, ...], TreeRef | None, CommitId]:
-        """All that a read depends on."""
-        return self.staging_token, self.sealed_tokens, self.compacted, self.head
+    def layers(self) -> tuple[StagingToken, tuple[StagingToken, ...], TreeRef | None, CommitId, int, int]:
+        """All that a read depends on. The two counters tell a branch that came back to a head from one that never
+        left it: a merge and the hard reset that undoes it leave the same tokens and the same head.
+        """
+        return (
+            self.staging_token,
+            self.sealed_tokens,
+            self.compacted,
+            self.head,
+            self.content_epoch,
+            self.attaches,
+        )
+
+    def only_sealed_since(self, earlier: Branch) -> bool:
+        """Whether nothing but seals happened to the layers since an earlier record, so that all of its tokens lie over
+        the same trees still, and nothing came between them.
+
+        The head counts, not only the epoch: a commit of nothing but a compacted tree moves it and changes no counter.
+        """
+        mine = (self.head, self.compacted, self.content_epoch, self.attaches)
+        theirs = (earlier.head, earlier.compacted, earlier.content_epoch, earlier.attaches)
+        return (
+            mine == theirs
+            and is_tail(earlier.sealed_tokens, self.sealed_tokens)
+            and earlier.staging_token in self.tokens
+        )
 
     @property
     def tokens(self) -> tuple[StagingToken, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, update
+from strandline.branch.cell import BranchCell, Moved, still_named, update
 from strandline.branch.commits import CommitLog
 from strandline.branch.lock_rules import refuse_locked_ranges
 from strandline.branch.ranges import ALL, Range
@@ -47,11 +47,17 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
     attempts = Attempts(cell, "reset")
     while True:
         branch = seen.branch
-        head = commits.tree(branch.head)
-        base = stores.trees.tree(branch.compacted) if branch.compacted else head
-        kept = apply(stores.trees, base, outside(scan_staged(stores, branch.sealed_tokens), start, end)).tree
-        restored = (part.as_changes() for part in diff(stores.trees, kept, head, start, end))
-        tree = apply(stores.trees, kept, chain(restored)).tree
+        try:
+            with still_named(cell, branch_id, branch):
+                head = commits.tree(branch.head)
+                base = stores.trees.tree(branch.compacted) if branch.compacted else head
+                kept = apply(stores.trees, base, outside(scan_staged(stores, branch.sealed_tokens), start, end)).tree
+                restored = (part.as_changes() for part in diff(stores.trees, kept, head, start, end))
+                tree = apply(stores.trees, kept, chain(restored)).tree
+        except LayersMoved:
+            attempts.again()
+            seen = cell.read(branch_id)
+            continue
         compacted = None if tree.id == head.id else tree.ref
         if not branch.sealed_tokens and compacted == branch.compacted:
             return  # somebody took or discarded everything meanwhile: no reason to make others compute again

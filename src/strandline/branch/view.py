@@ -1,7 +1,8 @@
 """What a reader of a branch sees: staging over sealed tokens over the compacted tree, or head.
 
-Invariant of every read here: the tokens that were read were all on one record that was current at some moment between
-the start and the end of the call, and none of them had left it when the read ended, so nobody was deleting from them.
+Invariant of every read here: what was read were the layers of one record that was current at some moment between the
+start and the end of the call, and nothing but seals happened to them until the read ended. So nobody was deleting from
+the tokens, and whatever was staged in them meanwhile lies over the very trees that were read.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from strandline.branch.cell import BranchCell, Seen
 from strandline.branch.commits import CommitLog
 from strandline.branch.record import Branch
 from strandline.branch.staged import scan_staged, staged_window
+from strandline.errors import ObjectMissing
 from strandline.ids import BranchId
 from strandline.tree.apply import overlay_rows
 from strandline.tree.diff import Difference, Kind, cached_diff
@@ -50,22 +52,28 @@ def consistently(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch],
 def consistently_seen(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch], Result]) -> tuple[Result, Seen]:
     """Like `consistently`, with the record that was read at the end.
 
-    It is if the record was read from the store after the call began and the tokens on it are still on record at the
-    end, with nothing attached between them; or if it came from the cache and a fresh read at the end shows the same
-    layers.
+    It is if the record was read from the store after the call began and nothing but seals happened to it until the
+    end; or if it came from the cache and a fresh read at the end shows the same layers. It is not enough that the
+    tokens stay: a merge whose staging token is empty keeps it, and a put that follows would show over the head before.
+
+    A record that is not the newest may name a tree that was replaced and collected since: what is missing is only
+    missing if the record still says so.
     """
     seen, is_fresh = cell.cached(branch_id)
     attempts = Attempts(cell, "read")
     while True:
-        result = read(seen.branch)
-        now: Seen = cell.read(branch_id, shared=True)
-        if now.branch.layers == seen.branch.layers:
-            return result, now
-        # an attach puts a token beneath the staging token: what is written there later is above it, and would show
-        # without it
-        nothing_between = seen.branch.attaches == now.branch.attaches
-        if is_fresh and nothing_between and set(seen.branch.tokens) <= set(now.branch.tokens):
-            return result, now
+        try:
+            result = read(seen.branch)
+        except ObjectMissing:
+            now = cell.read(branch_id, shared=True)
+            if now.branch.layers == seen.branch.layers:
+                raise
+        else:
+            now = cell.read(branch_id, shared=True)
+            if now.branch.layers == seen.branch.layers:
+                return result, now
+            if is_fresh and now.branch.only_sealed_since(seen.branch):
+                return result, now
         seen, is_fresh = cell.read(branch_id) if attempts.again() else now, True
 
 
