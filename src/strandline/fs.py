@@ -10,7 +10,6 @@ import errno
 import io
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -21,6 +20,7 @@ from fsspec.spec import AbstractFileSystem
 from fsspec.transaction import Transaction
 
 import strandline
+from strandline import forks
 from strandline.errors import NotAllowed, NotFound, PreconditionFailed, StrandlineError, UsageError
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
@@ -115,7 +115,7 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
         self._kv, self._blob, self._tenant = kv, blob, tenant
         self._location = lake
         self._lake: Lake | None = None
-        self._lake_lock = threading.Lock()
+        self._lake_lock = forks.lock()
 
     # what travels to other processes, in pickles and as JSON, holds no secrets
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace as replace_fields
 
+from strandline import forks
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
 from strandline.branch.commits import CommitLog
@@ -100,7 +100,7 @@ class Lake:
         self._kv = kv
         self._clock = clock
         self._cores: dict[RepositoryId, RepositoryCore] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._upkeep = ThreadedUpkeep()
         deciding = service_urls(settings.shard_service)
         compacting = service_urls(settings.shard_upkeep) or deciding
@@ -439,7 +439,7 @@ def _check_format(kv: Store, clock: Clock, settings: Settings, create: bool) -> 
 
 
 _lakes: dict[Settings, Lake] = {}
-_lakes_lock = threading.Lock()
+_lakes_lock = forks.lock()
 
 
 def _reopen(settings: Settings) -> Lake:

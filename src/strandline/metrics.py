@@ -5,8 +5,9 @@ Without that package nothing is counted and nothing is paid.
 
 from __future__ import annotations
 
-import threading
 from typing import Any
+
+from strandline import forks
 
 PREFIX = "strandline_"
 
@@ -23,7 +24,7 @@ class _Nothing:
 
 
 _made: dict[str, Any] = {}
-_lock = threading.Lock()
+_lock = forks.lock()
 
 
 def _metric(kind: str, name: str, text: str, labels: tuple[str, ...] = (), buckets: tuple[float, ...] = ()) -> Any:

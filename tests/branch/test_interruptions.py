@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sqlite3
 import threading
 import time
 import uuid
@@ -24,7 +25,8 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.ids import prefix_end
-from strandline.kv.sqlite import SqliteStore
+from strandline.kv.fork_gate import Session
+from strandline.kv.sqlite import SqliteStore, _Write
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.testing.faults import Outcome
@@ -239,10 +241,26 @@ class Interrupted(BaseException):
     pass
 
 
-def test_an_interrupted_leader_acknowledges_nothing_of_others(tmp_path: Path) -> None:
+def waits_for(store: SqliteStore) -> threading.Event:
+    """What `SELECT wait()` waits for, done as a write."""
+    gate = threading.Event()
+    store.set(b"p", b"warm", b"v")
+    assert store._writer is not None
+    store._writer.create_function("wait", 0, lambda: gate.wait(10))
+    return gate
+
+
+def test_an_interrupted_leader_acknowledges_nothing_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    do = SqliteStore._do
+
+    def interrupted(store: SqliteStore, write: _Write, connection: sqlite3.Connection, session: Session) -> None:
+        if write.statement == "interrupt":
+            raise Interrupted
+        do(store, write, connection, session)
+
+    monkeypatch.setattr(SqliteStore, "_do", interrupted)
     with SqliteStore(tmp_path / "db") as store:
-        store.set(b"p", b"warm", b"v")
-        gate, outcomes = threading.Event(), dict[str, object]()
+        gate, outcomes = waits_for(store), dict[str, object]()
 
         def run(name: str, work: Callable[[], object]) -> threading.Thread:
             def target() -> None:
@@ -256,13 +274,10 @@ def test_an_interrupted_leader_acknowledges_nothing_of_others(tmp_path: Path) ->
             thread.start()
             return thread
 
-        def interrupt(connection: object) -> None:
-            raise Interrupted
-
-        first = run("blocker", lambda: store._run(lambda connection: gate.wait(10)))
+        first = run("blocker", lambda: store._run("SELECT wait()", ()))
         while not store._has_leader or store._queue:
             time.sleep(0.001)
-        second = run("leader", lambda: store._run(interrupt))
+        second = run("leader", lambda: store._run("interrupt", ()))
         while len(store._queue) < 1:
             time.sleep(0.001)
         third = run("other", lambda: store.set(b"p", b"k", b"v"))
@@ -279,8 +294,8 @@ def test_an_interrupted_leader_acknowledges_nothing_of_others(tmp_path: Path) ->
 
 def test_an_interrupted_waiter_leaves_the_store_usable(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "db") as store:
-        gate = threading.Event()
-        blocker = threading.Thread(target=lambda: store._run(lambda connection: gate.wait(10)))
+        gate = waits_for(store)
+        blocker = threading.Thread(target=lambda: store._run("SELECT wait()", ()))
         blocker.start()
         while not store._has_leader or store._queue:
             time.sleep(0.001)
@@ -292,9 +307,7 @@ def test_an_interrupted_waiter_leaves_the_store_usable(tmp_path: Path) -> None:
             def release(self) -> None:
                 pass
 
-        from strandline.kv import sqlite
-
-        write = sqlite._Write(lambda connection: None, True)
+        write = _Write("SELECT 1", (), False)
         write.wake = InterruptedLock()  # type: ignore[assignment]
         store._queue.append(write)
         with pytest.raises(Interrupted):
@@ -311,7 +324,7 @@ def test_connections_of_threads_that_ended_are_closed(tmp_path: Path) -> None:
             thread = threading.Thread(target=lambda: store.get(b"p", b"k"))
             thread.start()
             thread.join()
-        assert len(list(store._readers)) <= 2
+        assert len([one for one in store._sessions if one.connection is not None]) <= 2
 
 
 # --- prefixes, imports, merges, ranges

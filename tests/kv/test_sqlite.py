@@ -19,8 +19,9 @@ def test_writes_of_many_threads_share_transactions(tmp_path: Path) -> None:
         begun: list[str] = []
         store._writer.set_trace_callback(lambda text: begun.append(text) if text.startswith("BEGIN") else None)
         gate = threading.Event()
+        store._writer.create_function("wait", 0, lambda: gate.wait(10))
         # while one write holds the lead, the others queue, and the next leader takes them all
-        blocker = threading.Thread(target=lambda: store._run(lambda connection: gate.wait(10), is_atomic=True))
+        blocker = threading.Thread(target=lambda: store._run("SELECT wait()", ()))
         blocker.start()
         writers = [threading.Thread(target=store.set, args=(b"p", b"%d" % i, b"v")) for i in range(20)]
         for thread in writers:
@@ -39,7 +40,9 @@ def test_a_lost_swap_in_a_group_hurts_nobody_else(tmp_path: Path) -> None:
     with SqliteStore(tmp_path / "db") as store:
         store.set(b"p", b"k", b"1")
         gate = threading.Event()
-        blocker = threading.Thread(target=lambda: store._run(lambda connection: gate.wait(10), is_atomic=True))
+        assert store._writer is not None
+        store._writer.create_function("wait", 0, lambda: gate.wait(10))
+        blocker = threading.Thread(target=lambda: store._run("SELECT wait()", ()))
         blocker.start()
         lost: list[bool] = []
 

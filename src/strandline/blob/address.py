@@ -6,10 +6,10 @@ absolute one, a URL, is an object that was imported by reference.
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from strandline import forks
 from strandline.blob.local import LocalBlobStore
 from strandline.blob.store import BlobStore
 from strandline.errors import InvalidSettings
@@ -53,7 +53,7 @@ class Resolver:
     def __init__(self, namespace: BlobStore) -> None:
         self.namespace = namespace
         self._foreign: dict[str, BlobStore] = {}
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
 
     def resolve(self, address: str) -> tuple[BlobStore, str]:
         if not is_absolute(address):

@@ -6,6 +6,7 @@ import io
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
+from os import getpid
 from typing import Any, BinaryIO, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -20,6 +21,9 @@ READ_BUFFER_BYTES = 4 << 20
 DELETE_BATCH_KEYS = 1_000
 _ABSENT = (FileNotFoundError,)
 
+_client_pid: int | None = None
+"""The process that first used an HTTP client: its threads are not in the child of a fork, where a call would never
+end, not even one of a client that was made there."""
 _memory: dict[str, MemoryStore] = {}
 """The memory stores of this process by name, so that `memory://name` means one thing however often it is opened."""
 
@@ -38,6 +42,7 @@ class _Readable(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
+        self._store._refuse_forked()
         try:
             data = bytes(self._file.read(len(buffer)))
         except Exception as error:
@@ -55,8 +60,8 @@ class _Readable(io.RawIOBase):
 class RemoteBlobStore(BlobStore):
     """Durability: what the object store promises; in memory, none.
 
-    Not usable in the child of a fork that happened after the first call: the runtime of the HTTP client does not
-    survive it. Open the lake again in the child.
+    Refused in the child of a fork: the runtime of the HTTP client does not survive one that comes after its first use
+    in the process, and what is in memory is only a copy there.
     """
 
     def __init__(self, url: str, store: Any, prefix: str, spark_root: str) -> None:
@@ -64,8 +69,30 @@ class RemoteBlobStore(BlobStore):
         self._store = store
         self._prefix = f"{prefix}/" if prefix else ""
         self._spark_root = spark_root
+        self._pid = getpid()
+
+    def _refuse_forked(self) -> None:
+        global _client_pid
+        is_memory = self.url.startswith("memory:")
+        if not is_memory and _client_pid is None:
+            _client_pid = getpid()
+        if getpid() == (self._pid if is_memory else _client_pid):
+            return
+        raise StoreUnavailable(
+            f"The object store {self.url} "
+            + (
+                "is in the memory of the process that made it, and this is the child of a fork."
+                if is_memory
+                else "was used by this process before it was forked; its client does not work in the child."
+            ),
+            happened="no",
+            next="Keep the bytes in a folder, which processes can share."
+            if is_memory
+            else 'Start processes with multiprocessing.get_context("spawn"), or fork before the lake is first used.',
+        )
 
     def _key(self, key: str) -> str:
+        self._refuse_forked()
         if not key or "\0" in key or any(part in ("", ".", "..") for part in key.split("/")):
             raise InvalidName(f"{key!r} is not a key of a blob.", next="Leave out empty, '.' and '..' components.")
         return self._prefix + key
@@ -119,6 +146,7 @@ class RemoteBlobStore(BlobStore):
 
     def list_pages(self, prefix: str = "") -> Iterator[list[BlobInfo]]:
         # object stores list by whole components, so ask for the folder and keep what matches
+        self._refuse_forked()
         folder = (self._prefix + prefix).rpartition("/")[0]
         wanted = self._prefix + prefix
         try:

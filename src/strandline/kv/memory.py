@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from os import getpid
 
+from strandline.errors import StoreUnavailable
 from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
 
 
@@ -38,25 +40,38 @@ class _Partition:
 
 
 class MemoryStore(Store):
-    """Durability: none. Everything is gone with the process."""
+    """Durability: none. Everything is gone with the process; the child of a fork has a copy, and may not use it: what
+    it wrote would be seen by nobody."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._pid = getpid()
         self._partitions: dict[bytes, _Partition] = {}
+
+    @property
+    def _alone(self) -> threading.Lock:
+        """The lock of this process; it may not even be waited for in a child, where nobody would ever free it."""
+        if self._pid != getpid():
+            raise StoreUnavailable(
+                "A store in memory belongs to the process that made it, and this is the child of a fork.",
+                happened="no",
+                next="Keep the lake in a folder, which processes can share.",
+            )
+        return self._lock
 
     def _partition(self, partition: bytes) -> _Partition:
         return self._partitions.setdefault(partition, _Partition())
 
     def get(self, partition: bytes, key: bytes) -> bytes | None:
-        with self._lock:
+        with self._alone:
             return self._partition(partition).values.get(key)
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
-        with self._lock:
+        with self._alone:
             self._partition(partition).put(key, value)
 
     def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
-        with self._lock:
+        with self._alone:
             held = self._partition(partition)
             if held.values.get(key) != (None if predicate is ABSENT else predicate):
                 raise PredicateFailed
@@ -66,7 +81,7 @@ class MemoryStore(Store):
         self.delete_many(partition, [key])
 
     def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
-        with self._lock:
+        with self._alone:
             held = self._partition(partition)
             keys = held.sorted_keys()
             first = bisect_left(keys, start)
@@ -75,18 +90,18 @@ class MemoryStore(Store):
             return Page(found, [held.values[key] for key in found])
 
     def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self._lock:
+        with self._alone:
             values = self._partition(partition).values
             return [values.get(key) for key in keys]
 
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
-        with self._lock:
+        with self._alone:
             held = self._partition(partition)
             for key, value in pairs:
                 held.put(key, value)
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
-        with self._lock:
+        with self._alone:
             self._partition(partition).remove(keys)
 
     def close(self) -> None:

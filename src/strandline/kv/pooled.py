@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from strandline import forks
+from strandline.errors import StoreUnavailable
 
 Pool = TypeVar("Pool")
 
@@ -14,24 +16,39 @@ _inherited: list[object] = []
 
 
 class ForkSafePool(Generic[Pool]):
-    def __init__(self, make: Callable[[], Pool], close: Callable[[Pool], None]) -> None:
+    """One pool a process, whichever of its threads asks first.
+
+    Args:
+        make, close: make and close the driver's own pool.
+        name: of the server, for the error of a pool that was closed.
+    """
+
+    def __init__(self, make: Callable[[], Pool], close: Callable[[Pool], None], name: str) -> None:
         self._make = make
         self._close = close
-        self._lock = threading.Lock()
+        self._name = name
+        self._lock = forks.lock()
         self._pool: Pool | None = None
         self._pid = os.getpid()
+        self._is_closed = False
 
     def get(self) -> Pool:
         if self._pid != os.getpid():
-            _inherited.append(self._pool)
-            self._lock = threading.Lock()
-            self._pool, self._pid = None, os.getpid()
+            with self._lock:
+                if self._pid != os.getpid():
+                    _inherited.append(self._pool)
+                    self._pool, self._pid = None, os.getpid()
         with self._lock:
+            if self._is_closed:
+                raise StoreUnavailable(
+                    f"The connections to {self._name} are closed.", happened="no", next="Open the lake again."
+                )
             if self._pool is None:
                 self._pool = self._make()
             return self._pool
 
     def close(self) -> None:
+        self._is_closed = True
         if self._pid == os.getpid() and self._pool is not None:
             self._close(self._pool)
             self._pool = None

@@ -57,7 +57,7 @@ class PostgresStore(Store):
             raise InvalidSettings(f"{table!r} is not a table name.", next="Use letters, digits and '_'.")
         self._table = table
         self._conninfo = conninfo
-        self._pool = ForkSafePool(self._open_pool, lambda pool: pool.close())
+        self._pool = ForkSafePool(self._open_pool, lambda pool: pool.close(), "PostgreSQL")
         try:
             connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=int(POOL_TIMEOUT_S))
         except psycopg.Error as error:

@@ -70,7 +70,7 @@ class RedisStore(Store):
     def __init__(self, url: str, *, prefix: str = "strandline", allow_relaxed_sync: bool = False) -> None:
         self._url = url
         self._prefix = prefix.encode()
-        self._pool = ForkSafePool(self._connect, lambda client: client.close())
+        self._pool = ForkSafePool(self._connect, lambda client: client.close(), "Redis")
         if not allow_relaxed_sync:
             self._refuse_relaxed_sync()
 

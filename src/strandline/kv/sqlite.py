@@ -12,10 +12,13 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from os import getpid
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from strandline.errors import InvalidSettings, StoreUnavailable
+from strandline.kv.fork_gate import FileId, Session, gate, keep_for_ever
 from strandline.kv.network_fs import network_file_system
 from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
 
@@ -32,34 +35,34 @@ _DELETE = "DELETE FROM kv WHERE k = ?"
 _GET = "SELECT v FROM kv WHERE k = ?"
 _SCAN = "SELECT k, v FROM kv WHERE k >= ? AND k < ? ORDER BY k LIMIT ?"
 
-_Work = Callable[[sqlite3.Connection], object]
 
-_inherited: list[object] = []
-"""Connections that a fork copied into this process: closing them would hurt the parent, so they are kept for ever."""
+class _Owner:
+    """Lies in the local storage of a thread: its connection is closed with the thread."""
 
-
-class _Reader:
-    """A thread's connection: closed with the thread, but never by the child of a fork."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        self._pid = os.getpid()
+    def __init__(self, store: SqliteStore, session: Session) -> None:
+        self._store = weakref.ref(store)
+        self._session = session
 
     def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        if self._pid == getpid():
-            self.connection.close()
-        else:
-            _inherited.append(self.connection)
+        store = self._store()
+        if store is not None and getpid() == gate.pid:
+            store._end_session(self._session)
 
 
 class _Write:
-    """A write on its way: its work, its outcome, and a lock on which its thread sleeps."""
+    """A write on its way: its statement, its outcome, and a lock on which its thread sleeps.
 
-    __slots__ = ("done", "error", "is_atomic", "leads", "wake", "work")
+    Attributes:
+        arguments: of the statement; a list of them if it is done with each.
+        is_swap: it has to change exactly one row.
+    """
 
-    def __init__(self, work: _Work, is_atomic: bool) -> None:
-        self.work = work
-        self.is_atomic = is_atomic
+    __slots__ = ("arguments", "done", "error", "is_swap", "leads", "statement", "wake")
+
+    def __init__(self, statement: str, arguments: tuple[bytes, ...] | list[tuple[bytes, ...]], is_swap: bool) -> None:
+        self.statement = statement
+        self.arguments = arguments
+        self.is_swap = is_swap
         self.wake = threading.Lock()
         self.wake.acquire()
         self.done = False
@@ -87,58 +90,163 @@ class SqliteStore(Store):
                 next="Put the metadata on a local disk or into PostgreSQL, or pass allow_network_fs=True if only one "
                 "machine will ever use it.",
             )
+        self._file: FileId | None = None
         self._reset()
-        self._run(lambda connection: None, is_atomic=False)
-        stores.add(self)
+        gate.register(self)
+        self._leave(self._enter())  # what cannot be opened is refused here, not at the first call
+
+    def __del__(self) -> None:
+        if hasattr(self, "_sessions") and getpid() == gate.pid:
+            with gate.passing():
+                self._close_connections()
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
         self._queue: deque[_Write] = deque()
+        self._group: list[_Write] = []
         self._has_leader = False
         self._local = threading.local()
-        self._readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
+        self._sessions: set[Session] = set()
         self._writer: sqlite3.Connection | None = None
         self._closed = False
 
-    def _forked(self) -> None:
-        _inherited.append((list(self._readers), self._writer, self._local, self._queue))
-        self._reset()
-
     # --- connections --------------------------------------------------------------------------------------------------
+
+    def _enter(self, *, reads: bool = True) -> Session:
+        """Let the calling thread in, with a connection of its own if it reads: readers never wait for writers."""
+        if getpid() != gate.pid:
+            gate.found_in_child()
+        try:
+            session: Session = self._local.session
+        except AttributeError:
+            session = self._local.session = Session()
+            self._local.owner = _Owner(self, session)
+            self._sessions.add(session)
+        session.depth += 1
+        if gate.is_shut or self._closed or session.connection is None:
+            try:
+                self._prepare(session, reads)
+            except BaseException:
+                self._leave(session)
+                raise
+        return session
+
+    def _prepare(self, session: Session, reads: bool) -> None:
+        if gate.is_shut and not gate.wait(session):
+            raise StoreUnavailable(
+                f"{self.path} cannot be used by what runs right before a fork.",
+                happened="no",
+                next="Use the lake before or after the fork.",
+            )
+        if self._closed or (reads and session.connection is None):
+            session.connection = self._connect()
+
+    def _leave(self, session: Session) -> None:
+        session.depth -= 1
+        if self._closed:
+            self._close_idle()
+
+    def _end_session(self, session: Session) -> None:
+        """The session's thread has ended."""
+        session.depth += 1
+        if not gate.is_shut:  # else the fork closes it
+            _close(session)
+            self._sessions.discard(session)
+        session.depth -= 1
 
     def _connect(self) -> sqlite3.Connection:
         if self._closed:
             raise StoreUnavailable(f"The store {self.path} is closed.", happened="no", next="Open the lake again.")
+        is_first = self._file is None
         try:
+            self._refuse_lost()
+            # a file that is gone is not made anew beneath those who use it
             connection = sqlite3.connect(
-                self.path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False, cached_statements=32
+                f"file:{quote(str(self.path.absolute()))}?mode={'rwc' if is_first else 'rw'}",
+                uri=True,
+                timeout=BUSY_TIMEOUT_S,
+                isolation_level=None,
+                check_same_thread=False,
+                cached_statements=32,
             )
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute(f"PRAGMA synchronous = {'FULL' if self.synced else 'NORMAL'}")
             connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}")
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            connection.execute("CREATE TABLE IF NOT EXISTS kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID")
-        except sqlite3.Error as error:
+            if is_first:
+                connection.execute("CREATE TABLE IF NOT EXISTS kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID")
+                self._file = _id_of(self.path)
+        except (sqlite3.Error, OSError) as error:
             raise self._failed(error, "no") from error
         return connection
 
-    @property
-    def _reader(self) -> sqlite3.Connection:
-        """This thread's own connection; readers never wait for writers."""
-        reader: _Reader | None = getattr(self._local, "reader", None)
-        if reader is None:
-            reader = _Reader(self._connect())
-            self._local.reader = reader
-            self._readers.add(reader)
-        return reader.connection
+    def _refuse_lost(self) -> None:
+        """Raise if a fork copied open connections to the file: what SQLite believes of it in this process is not so."""
+        try:
+            file = _id_of(self.path)
+        except FileNotFoundError:
+            return
+        if gate.is_lost(file):
+            raise StoreUnavailable(
+                f"This process was forked while {self.path} was in use, and cannot use it safely.",
+                happened="no",
+                next="Fork before the lake is used, or while no call is under way; or start processes with "
+                'multiprocessing.get_context("spawn").',
+            )
 
-    def _failed(self, error: sqlite3.Error, happened: str) -> StoreUnavailable:
+    def _close_idle(self) -> None:
+        """Close the connections of a closed store that nobody uses; a call under way does it when it ends.
+
+        A connection is never closed under a call: SQLite may crash. Whoever is inside has said so before it looked
+        whether the store is closed, and here it is the other way round.
+        """
+        sessions = list(self._sessions)
+        for session in sessions:
+            if not session.depth:
+                _close(session)
+        if not any(session.depth for session in sessions):
+            writer, self._writer = self._writer, None
+            if writer is not None:
+                writer.close()
+
+    # --- forks: see `fork_gate` ---------------------------------------------------------------------------------------
+
+    def _sessions_now(self) -> list[Session]:
+        return list(self._sessions)
+
+    def _close_connections(self) -> None:
+        for session in list(self._sessions):
+            _close(session)
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
+
+    def _open_file(self) -> FileId | None:
+        is_open = self._writer is not None or any(session.connection is not None for session in self._sessions)
+        return self._file if is_open else None
+
+    def _forked(self) -> None:
+        for session in self._sessions:
+            session.is_lost = True
+        held = [session.connection for session in self._sessions] + [self._writer]
+        keep_for_ever([connection for connection in held if connection is not None])
+        waiting, is_closed, sessions = [*self._group, *self._queue], self._closed, self._sessions
+        self._reset()
+        self._closed = is_closed
+        for session in sessions:
+            session.connection = None
+        for write in waiting:  # of the parent's threads; but the thread that forked may be among them
+            write.error = StoreUnavailable(f"A fork came while {self.path} was being written.", happened="unknown")
+            write.done = True
+            write.wake.release()
+
+    def _failed(self, error: sqlite3.Error | OSError, happened: str) -> StoreUnavailable:
         advice = "Look at the disk, then repeat the call."
         if "full" in str(error):
             advice = "Free some space on the disk, then repeat the call."
         elif "locked" in str(error):
             advice = f"Another process held the write lock for {BUSY_TIMEOUT_S:.0f} s; repeat the call."
-        elif "readonly" in str(error) or "unable to open" in str(error):
+        elif isinstance(error, PermissionError) or "readonly" in str(error) or "unable to open" in str(error):
             advice = "Give this user the right to write the folder and its files."
         return StoreUnavailable(
             f"SQLite could not use {self.path}: {error}.",
@@ -148,13 +256,13 @@ class SqliteStore(Store):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _run(self, work: _Work, *, is_atomic: bool = True) -> None:
-        """Do `work` in a transaction, perhaps with that of other threads.
+    def _run(self, statement: str, arguments: Any, *, is_swap: bool = False) -> None:
+        """Do a statement in a transaction, perhaps with those of other threads.
 
         Args:
-            is_atomic: the work is a single statement, which needs no transaction around it when it is alone.
+            arguments: of the statement, or a list of them for all of which it is done.
         """
-        mine = _Write(work, is_atomic)
+        mine = _Write(statement, arguments, is_swap)
         with self._mutex:
             self._queue.append(mine)
             mine.leads = not self._has_leader
@@ -190,35 +298,43 @@ class SqliteStore(Store):
         """Do everything that is queued, wake its owners, and hand over to the first of those who came meanwhile."""
         with self._mutex:
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX_WRITES))]
+            self._group = group
         try:
             self._commit(group)
         finally:
             for write in group:
-                write.done = True
-                write.wake.release()
+                if not write.done:  # a fork may have been here
+                    write.done = True
+                    write.wake.release()
             with self._mutex:
+                self._group = []
                 self._hand_over()
 
     def _commit(self, group: Sequence[_Write]) -> None:
         happened = "no"
+        session = connection = None
         try:
+            session = self._enter(reads=False)
             if self._writer is None:
                 self._writer = self._connect()
             connection = self._writer
-            if len(group) == 1 and group[0].is_atomic:
-                happened = "unknown"
-                self._do(group[0], connection)
+            if len(group) == 1 and isinstance(group[0].arguments, tuple):
+                happened = "unknown"  # a single statement needs no transaction around it
+                self._do(group[0], connection, session)
                 return
             connection.execute("BEGIN IMMEDIATE")
             try:
                 for write in group:
-                    self._do(write, connection)
+                    self._do(write, connection, session)
             except BaseException:
-                if connection.in_transaction:  # some errors, such as a full disk, have rolled it back already
+                # some errors, such as a full disk, have rolled it back already
+                if not session.is_lost and connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
             happened = "unknown"
             try:
+                if session.is_lost:
+                    raise _lost(self.path)
                 connection.execute("COMMIT")
             except sqlite3.Error:
                 if connection.in_transaction:
@@ -227,13 +343,17 @@ class SqliteStore(Store):
                 raise
         except sqlite3.Error as error:
             if "locked" in str(error) or "full" in str(error) or "readonly" in str(error):
-                happened = "no"  # SQLite rolls such a statement back before it says so
+                happened = "no"
             for write in group:
                 write.error = self._failed(error, happened)
+        except StoreUnavailable as error:
+            for write in group:
+                write.error = StoreUnavailable(error.what, happened=error.happened, safe=error.safe, next=error.next)
         except BaseException as error:
             # an interrupt of the leader: the others must not take their writes for done
-            if self._writer is not None and self._writer.in_transaction:
-                self._writer.execute("ROLLBACK")
+            is_mine = session is not None and not session.is_lost
+            if is_mine and connection is not None and connection.in_transaction:
+                connection.execute("ROLLBACK")
                 happened = "no"
             for write in group:
                 write.error = StoreUnavailable(
@@ -241,83 +361,96 @@ class SqliteStore(Store):
                     happened="no" if happened == "no" else "unknown",
                 )
             raise
+        finally:
+            if session is not None:
+                self._leave(session)
 
-    @staticmethod
-    def _do(write: _Write, connection: sqlite3.Connection) -> None:
-        try:
-            write.work(connection)
-        except PredicateFailed as failed:
-            write.error = failed
+    def _do(self, write: _Write, connection: sqlite3.Connection, session: Session) -> None:
+        statement, arguments = write.statement, write.arguments
+        if isinstance(arguments, list):
+            if session.is_lost:
+                raise _lost(self.path)
+            connection.executemany(statement, arguments)
+            return
+        # a signal handler of this very thread may have forked; between this look and the statement none can run
+        if session.is_lost:
+            raise _lost(self.path)
+        changed = connection.execute(statement, arguments).rowcount
+        if write.is_swap and changed != 1:
+            write.error = PredicateFailed()
 
     def set(self, partition: bytes, key: bytes, value: bytes) -> None:
-        pair = (partition + b"\0" + key, value)
-        self._run(lambda connection: connection.execute(_UPSERT, pair))
+        self._run(_UPSERT, (partition + b"\0" + key, value))
 
     def set_if(self, partition: bytes, key: bytes, value: bytes, predicate: Predicate) -> None:
         full = partition + b"\0" + key
-
-        def swap(connection: sqlite3.Connection) -> None:
-            if predicate is ABSENT:
-                changed = connection.execute(_INSERT, (full, value)).rowcount
-            else:
-                changed = connection.execute(_SWAP, (value, full, predicate)).rowcount
-            if changed != 1:
-                raise PredicateFailed
-
-        self._run(swap)
+        if predicate is ABSENT:
+            self._run(_INSERT, (full, value), is_swap=True)
+        else:
+            self._run(_SWAP, (value, full, predicate), is_swap=True)
 
     def delete(self, partition: bytes, key: bytes) -> None:
-        full = partition + b"\0" + key
-        self._run(lambda connection: connection.execute(_DELETE, (full,)))
+        self._run(_DELETE, (partition + b"\0" + key,))
 
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         prefix = partition + b"\0"
-        rows = [(prefix + key, value) for key, value in pairs]
-        self._run(lambda connection: connection.executemany(_UPSERT, rows), is_atomic=False)
+        self._run(_UPSERT, [(prefix + key, value) for key, value in pairs])
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         prefix = partition + b"\0"
-        rows = [(prefix + key,) for key in keys]
-        self._run(lambda connection: connection.executemany(_DELETE, rows), is_atomic=False)
+        self._run(_DELETE, [(prefix + key,) for key in keys])
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def get(self, partition: bytes, key: bytes) -> bytes | None:
+        session = self._enter()
         try:
-            row = self._reader.execute(_GET, (partition + b"\0" + key,)).fetchone()
+            row = session.connection.execute(_GET, (partition + b"\0" + key,)).fetchone()
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
+        finally:
+            session.depth -= 1  # `_leave`, without a call: this is the hottest path
+            if self._closed:
+                self._close_idle()
         return None if row is None else row[0]
 
     def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
         last = partition + b"\1" if end is None else partition + b"\0" + end
+        session = self._enter()
         try:
-            rows = self._reader.execute(_SCAN, (partition + b"\0" + start, last, limit)).fetchall()
+            rows = session.connection.execute(_SCAN, (partition + b"\0" + start, last, limit)).fetchall()
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
+        finally:
+            self._leave(session)
         cut = len(partition) + 1
         return Page([key[cut:] for key, _ in rows], [value for _, value in rows])
 
     def close(self) -> None:
+        """Let go of the connections. A call under way ends as if nothing had happened, and lets go of its own."""
+        if getpid() != gate.pid:
+            gate.found_in_child()
         self._closed = True
-        with self._mutex:
-            writer, self._writer = self._writer, None
-        if writer is not None:
-            writer.close()
-        for reader in list(self._readers):
-            reader.connection.close()
-        self._local = threading.local()
+        self._close_idle()
 
 
-stores: weakref.WeakSet[SqliteStore] = weakref.WeakSet()
+def _id_of(path: Path) -> FileId:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
-def _after_fork_in_child() -> None:
-    for store in list(stores):
-        store._forked()
+def _close(session: Session) -> None:
+    connection, session.connection = session.connection, None
+    if connection is not None:
+        connection.close()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+def _lost(path: Path) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"A fork came while {path} was being written; this is the child, and the parent goes on with the write.",
+        happened="unknown",
+        next="Open the lake before the fork and use it after, or start processes with spawn.",
+    )
 
 
 def open_url(url: str) -> SqliteStore:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 from weakref import WeakValueDictionary
 
-from strandline import metrics
+from strandline import forks, metrics
 from strandline.blob import Resolver
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
@@ -53,7 +53,7 @@ class RepositoryCore:
     shard_service: ShardService | None = None
     shard_upkeep: ShardService | None = None
     cells: dict[str, BranchCell] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Lock = field(default_factory=forks.lock)
     transactions: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary)
 
     @cached_property

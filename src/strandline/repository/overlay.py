@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from abc import abstractmethod
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from strandline import forks
 from strandline.branch.ranges import Range
 from strandline.branch.view import overlaid
 from strandline.ids import check_path, check_prefix
@@ -30,7 +30,7 @@ class Overlay(Writable):
 
     def __init__(self, core: RepositoryCore, name: str, beneath: Ref, target: Target) -> None:
         super().__init__(core, name, target)
-        self._lock = threading.RLock()
+        self._lock = forks.rlock()
         self._under_way = 0
         self._start_over(beneath)
 

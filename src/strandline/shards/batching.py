@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from strandline.errors import StrandlineError, UsageError
+from strandline.forks import survives_forks
 from strandline.operations import warning
 from strandline.shards.batches import PART_TARGET_BYTES
 from strandline.shards.closing import Closing
@@ -31,12 +32,22 @@ class BatchingWriter(Closing):
         self._shard = shard
         self._writer = shard.writer(name)
         self._every_s = every_s
+        self._is_closed = False
+        self._is_copy = False
+        self._empty()
+        survives_forks(self)
+        background.start(("batches", shard.id, self._writer.id), lambda: self._run(background))
+
+    def _empty(self) -> None:
         self._lock = threading.Lock()
         self._held: list[pa.Table] = []
         self._held_bytes = 0
-        self._is_closed = False
         self._error: StrandlineError | None = None
-        background.start(("batches", shard.id, self._writer.id), lambda: self._run(background))
+
+    def _forked(self) -> None:
+        """What is held is the parent's, which appends it; nobody here would append what this copy took."""
+        self._is_copy = True
+        self._empty()
 
     def add(self, updates: Any) -> None:
         """Collect updates without times.
@@ -48,6 +59,11 @@ class BatchingWriter(Closing):
         table = as_updates(updates, self._shard.codec, 0)
         check_bounds(table, 0, 1)
         with self._lock:
+            if self._is_copy:
+                raise UsageError(
+                    "This writer collects batches for the process that was forked.",
+                    next="Make another one here: shard.batches(…).",
+                )
             if self._is_closed:
                 raise UsageError("This writer is closed.")
             error, self._error = self._error, None

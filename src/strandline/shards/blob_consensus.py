@@ -12,8 +12,8 @@ import threading
 
 from strandline.blob.store import BlobExists, BlobNotFound, BlobStore
 from strandline.errors import StoreUnavailable
+from strandline.forks import survives_forks
 from strandline.shards.consensus import SCAN_RECORDS, Consensus, Versioned, beyond_end, check_seqno
-from strandline.shards.forks import survives_forks
 
 
 class BlobConsensus(Consensus):

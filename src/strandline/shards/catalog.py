@@ -15,12 +15,12 @@ from strandline.blob.store import BlobStore
 from strandline.clock import Clock, Microseconds
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, InvalidName, SchemaMismatch, ShardNotFound, UsageError
+from strandline.forks import survives_forks
 from strandline.ids import new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.shards.blob_consensus import BlobConsensus
 from strandline.shards.codec import CODECS, JsonCodec, checked_schema, deserialised, serialised
 from strandline.shards.consensus import Consensus
-from strandline.shards.forks import survives_forks
 from strandline.shards.kv_consensus import KvConsensus
 from strandline.shards.machine import Machine, Place
 from strandline.shards.metering import Meter, MeteredBlobs, MeteredConsensus

@@ -14,9 +14,9 @@ import msgspec
 
 from strandline.envelope import decode, encode
 from strandline.errors import StoreUnavailable
+from strandline.forks import survives_forks
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.shards.consensus import SCAN_RECORDS, Consensus, Versioned, beyond_end, check_seqno
-from strandline.shards.forks import survives_forks
 
 TAIL_MAX_RECORDS = 32
 TAIL_MAX_BYTES = 16_384

@@ -27,12 +27,12 @@ from strandline.errors import (
     StrandlineError,
     UsageError,
 )
+from strandline.forks import survives_forks
 from strandline.ids import new_id
 from strandline.operations import debug
 from strandline.shards.commands import Route, Routed, decided
 from strandline.shards.consensus import Consensus, Versioned
 from strandline.shards.diff import Diff, apply, difference
-from strandline.shards.forks import survives_forks
 from strandline.shards.recent import Recent
 from strandline.shards.state import ShardId, State
 from strandline.shards.transitions import INLINE_MAX_BYTES, INLINE_TOTAL_BYTES, Step, sealed

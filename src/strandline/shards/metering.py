@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import BinaryIO
 
 from strandline.blob.store import BlobInfo, BlobStore, PutMode
+from strandline.forks import survives_forks
 from strandline.shards.consensus import SCAN_RECORDS, Consensus, Versioned
-from strandline.shards.forks import survives_forks
 
 
 @dataclass(frozen=True, slots=True)

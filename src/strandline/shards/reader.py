@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from strandline.blob.store import BlobNotFound
 from strandline.errors import BeforeSince, ReaderExpired, ReaderFenced, ShardTimeout, StoreUnavailable, UsageError
+from strandline.forks import survives_forks
 from strandline.ids import new_id
 from strandline.shards.closing import Closing
 from strandline.shards.codec import TIME, Codec, Update
 from strandline.shards.commands import Downgrade, DowngradeDurable
 from strandline.shards.contents import Split, as_tuples, contents, pieces_of
-from strandline.shards.forks import survives_forks
 from strandline.shards.frontier import Antichain, Frontier, antichain, bound_of
 from strandline.shards.machine import DEFAULT_TIMEOUT_S, Machine
 from strandline.shards.state import ReaderId, State

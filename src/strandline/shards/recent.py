@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 
+from strandline.forks import survives_forks
 from strandline.shards.consensus import Versioned
-from strandline.shards.forks import survives_forks
 
 KEPT_BYTES = 1 << 20
 TOLD_BYTES = 256 << 10

@@ -28,10 +28,10 @@ from strandline.errors import (
     StoreUnavailable,
     StrandlineError,
 )
+from strandline.forks import survives_forks
 from strandline.operations import warning
 from strandline.shards.commands import Answer, Outcome, Routed
 from strandline.shards.consensus import Versioned
-from strandline.shards.forks import survives_forks
 from strandline.shards.state import ShardId
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from strandline.errors import BeforeSince, ReaderExpired, ShardTimeout, UpperMismatch, UsageError
+from strandline.forks import survives_forks
 from strandline.shards.codec import TIME
-from strandline.shards.forks import survives_forks
 from strandline.shards.machine import DEFAULT_TIMEOUT_S
 from strandline.shards.shard import Shard
 

@@ -9,9 +9,9 @@ from weakref import WeakKeyDictionary
 
 from strandline.clock import Clock, Microseconds
 from strandline.errors import StrandlineError
+from strandline.forks import survives_forks
 from strandline.shards.collection import ROLLUP_EVERY, bury_shard, collect, write_rollup
 from strandline.shards.compaction import compact_once
-from strandline.shards.forks import survives_forks
 from strandline.shards.machine import Machine
 from strandline.shards.state import State
 from strandline.shards.trace import Merged, worth_merging

@@ -18,6 +18,7 @@ from strandline.errors import (
     UpperMismatch,
     UsageError,
 )
+from strandline.forks import survives_forks
 from strandline.ids import new_id
 from strandline.shards.batches import (
     PART_TARGET_BYTES,
@@ -28,7 +29,6 @@ from strandline.shards.batches import (
     with_blobs,
 )
 from strandline.shards.closing import Closing
-from strandline.shards.forks import survives_forks
 from strandline.shards.frontier import Antichain, Frontier, antichain, bound_of
 from strandline.shards.machine import DEFAULT_TIMEOUT_S
 from strandline.shards.parts import PartWriter

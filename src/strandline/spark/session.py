@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyspark
 from pyspark.sql import SparkSession
 
+from strandline import forks
 from strandline.errors import UsageError
 from strandline.lake import Lake
 
@@ -92,7 +92,7 @@ def is_connect(spark: SparkSession) -> bool:
 
 _held: dict[tuple[str, str], tuple[int, str | None]] = {}
 """For each session and name, how many calls hold a setting, and what it was before the first of them."""
-_lock = threading.Lock()
+_lock = forks.lock()
 
 
 @contextmanager

@@ -9,13 +9,17 @@ class TestMine(StoreTests):
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
 import pytest
 
+from strandline.errors import StoreUnavailable
 from strandline.kv.store import ABSENT, KEY_MAX_BYTES, PARTITION_MAX_BYTES, PredicateFailed, Store
 
 P = b"partition"
@@ -36,6 +40,7 @@ ODD_KEYS = [
 ]
 THREADS = 8
 INCREMENTS = 25
+FORKS = 5
 
 
 class StoreTests:
@@ -280,20 +285,86 @@ class StoreTests:
         assert len(store.scan_page(P).keys) == THREADS * 30
 
     def test_it_is_usable_after_a_fork(self, store: Store) -> None:
+        """Or refused at once, by a store whose data is in the memory of the process."""
         store.set(P, b"before", b"1")
-        child = os.fork()
-        if child == 0:
-            code = 1
-            try:
-                if self.shares_data_with_a_fork:
+
+        def use() -> None:
+            if self.shares_data_with_a_fork:
+                store.set(P, b"from the child", b"2")
+                assert store.get(P, b"before") == b"1"
+            else:
+                with pytest.raises(StoreUnavailable) as refused:
                     store.set(P, b"from the child", b"2")
-                code = 0 if store.get(P, b"before") == b"1" else 2
-            finally:
-                os._exit(code)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+                assert refused.value.happened == "no"
+                with pytest.raises(StoreUnavailable):
+                    store.get(P, b"before")
+
+        assert in_a_fork(use) == 0
         store.set(P, b"after", b"3")
         expected = b"2" if self.shares_data_with_a_fork else None
         assert store.get(P, b"from the child") == expected
+
+    def test_a_fork_beside_busy_threads_loses_nothing(self, store: Store) -> None:
+        if not self.shares_data_with_a_fork:
+            return
+        stop, acked, errors = threading.Event(), list[bytes](), list[BaseException]()
+
+        def work() -> None:
+            name = uuid4().bytes.hex().encode()
+            try:
+                for i in itertools.count():
+                    if stop.is_set():
+                        return
+                    key = name + b"/%05d" % i
+                    store.set(P, key, b"v")
+                    acked.append(key)
+                    assert store.get(P, key) == b"v"
+            except BaseException as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(THREADS)]
+        for thread in threads:
+            thread.start()
+
+        def use(number: int) -> None:
+            for i in range(5):
+                store.set(P, b"child %d/%d" % (number, i), b"v")
+
+        try:
+            codes = [in_a_fork(lambda: use(number)) for number in range(FORKS)]  # noqa: B023 - called within its turn
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+        assert codes == [0] * FORKS
+        assert errors == []
+        acked += [b"child %d/%d" % (number, i) for number in range(FORKS) for i in range(5)]
+        assert [key for key, value in zip(acked, store.get_many(P, acked), strict=True) if value is None] == []
+
+    def test_the_end_of_a_child_ends_nothing_of_the_parent(self, store: Store) -> None:
+        store.set(P, b"k", b"1")
+        for close in (False, True):
+
+            def end(closes: bool = close) -> None:
+                if self.shares_data_with_a_fork:
+                    store.set(P, b"child", b"1")
+                if closes:
+                    store.close()
+
+            assert in_a_fork(end) == 0
+            store.set(P, b"k", b"2")
+            assert store.get(P, b"k") == b"2"
+
+    def test_a_closed_store_refuses(self, store: Store) -> None:
+        """Except one in memory, which has nothing to let go of."""
+        store.set(P, b"k", b"1")
+        store.close()
+        if not self.shares_data_with_a_fork:
+            return
+        for call in (lambda: store.get(P, b"k"), lambda: store.set(P, b"k", b"2"), lambda: store.scan_page(P)):
+            with pytest.raises(StoreUnavailable) as refused:
+                call()
+            assert refused.value.happened == "no"
 
     def test_closing_twice_is_fine(self, store: Store) -> None:
         store.close()
@@ -301,6 +372,31 @@ class StoreTests:
 
     shares_data_with_a_fork = True
     """False for a store whose data is in the memory of the process."""
+
+
+def in_a_fork(work: Callable[[], object], seconds: float = 20.0) -> int:
+    """Run `work` in the child of a fork; its exit code, 1 if it raised.
+
+    Raises:
+        AssertionError: it did not end in time.
+    """
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError(f"the child of a fork did not end within {seconds:g} s")
 
 
 def in_threads(work: Callable[[], object]) -> None:

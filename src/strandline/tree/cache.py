@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections import OrderedDict
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
+
+from strandline import forks
 
 Value = TypeVar("Value")
 
@@ -16,10 +15,9 @@ class ByteBoundedCache(Generic[Value]):
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        self._lock = threading.Lock()
+        self._lock = forks.lock()
         self._held: OrderedDict[str, tuple[Value, int]] = OrderedDict()
         self._bytes = 0
-        _caches.add(self)
 
     @property
     def held_bytes(self) -> int:
@@ -45,14 +43,3 @@ class ByteBoundedCache(Generic[Value]):
             while self._bytes > self.max_bytes:
                 _, (_, freed) = self._held.popitem(last=False)
                 self._bytes -= freed
-
-
-_caches: weakref.WeakSet[ByteBoundedCache[Any]] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for cache in list(_caches):
-        cache._lock = threading.Lock()  # a thread of the parent may have held it, such as a compaction's
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
