@@ -3,7 +3,7 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 
-.PHONY: kills docs demo test mutations test-sparks check format bench simulate mutation setup servers lock clean golden
+.PHONY: kills fuzz docs demo test mutations test-sparks check format bench simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
@@ -21,6 +21,10 @@ test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and
 
 kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
 	@$(RUN) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards
+
+fuzz: servers ## conditions against Spark: CONDITIONS=n, SEED=n
+	@$(RUN) STRANDLINE_TEST_CONDITIONS=$(or $(CONDITIONS),5000) STRANDLINE_TEST_CONDITIONS_SEED=$(or $(SEED),1000) \
+		$(BIN)/python -m pytest tests/spark/test_conditions.py
 
 check: setup ## format, lint, types, import layers, licences
 	@$(BIN)/ruff format --check .
@@ -61,6 +65,8 @@ lock: ## pin versions and hashes anew
 		--custom-compile-command "make lock" requirements/uv.in -o requirements/uv.txt
 	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
 		--custom-compile-command "make lock" requirements/spark-newest.in -o requirements/spark-newest.txt
+	@$(BIN)/uv pip compile --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
+		--custom-compile-command "make lock" requirements/sqlglot-oldest.in -o requirements/sqlglot-oldest.txt
 
 clean:
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -50,14 +50,14 @@ python_environment() {
   echo "$want" >.venv/strandline-locked
 }
 
-newest_spark() { # beside the locked one, for the tests that run on both
-  local place=.cache/spark-newest want
-  want=$(sha256sum <requirements/spark-newest.txt | cut -d' ' -f1)
+beside() { # what tests compare with the locked packages: a name, its requirements, and what it is
+  local place=.cache/$1 want
+  want=$(sha256sum <"requirements/$1.txt" | cut -d' ' -f1)
   [ "$want" = "$(cat "$place/strandline-locked" 2>/dev/null || true)" ] && return
-  say "setup: installing Spark's newest release, for tests"
+  say "setup: installing $2, for tests"
   rm -rf "$place"
   .venv/bin/uv pip install --quiet --compile-bytecode --python .venv/bin/python --require-hashes --target "$place" \
-    -r requirements/spark-newest.txt || fail "Spark's newest release could not be installed."
+    -r "requirements/$1.txt" || fail "$2 could not be installed."
   echo "$want" >"$place/strandline-locked"
 }
 
@@ -101,7 +101,8 @@ find_postgres() {
 }
 
 servers() {
-  newest_spark
+  beside spark-newest "Spark's newest release"
+  beside sqlglot-oldest "the oldest SQL parser that is allowed"
   local postgres redis gateway=$PWD/.cache/bin/versitygw
   postgres=$(find_postgres || true)
   if [ -z "$postgres" ]; then
