@@ -10,6 +10,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from strandline.arguments import checked_call
 from strandline.errors import (
     AlreadyExists,
     BeforeSince,
@@ -184,6 +185,7 @@ __all__ = [
 ]
 
 
+@checked_call
 def open(
     location: str | os.PathLike[str] | None = None,
     *,

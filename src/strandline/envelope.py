@@ -1,7 +1,8 @@
 """How records are written: msgpack of a frozen struct, in an envelope that carries the version of its format.
 
 msgspec drops fields that it does not know, so a process that rewrote a newer record would lose what it cannot see. It
-refuses to read one instead.
+refuses to read one instead. And it writes whatever a struct holds, of any type, which nobody could read again: so each
+record is read before it leaves this file, and one that says something else than what was meant is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from strandline.errors import Corrupted, NewerFormat
+from strandline.errors import Corrupted, NewerFormat, UsageError
 
 FORMAT_VERSION = 4
 """2: branch records carry their last head moves. 3: they carry the writers of transactions. 4: locks."""
@@ -21,7 +22,33 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(record: msgspec.Struct, version: int = FORMAT_VERSION) -> bytes:
-    return _encoder.encode((version, record))
+    """The bytes of a record, which `decode` makes an equal one of.
+
+    Raises:
+        UsageError: a field holds what its type does not allow, and nobody could read the record again.
+    """
+    try:
+        raw = _encoder.encode((version, record))
+        read = _decoder(type(record)).decode(raw)[1]
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise _unreadable(record, str(error)) from error
+    if read != record:
+        raise _unreadable(record, _difference(record, read))
+    return raw
+
+
+def _difference(record: msgspec.Struct, read: msgspec.Struct) -> str:
+    for name in record.__struct_fields__:
+        if getattr(record, name) != getattr(read, name):
+            return f"`{name}` would be read as {getattr(read, name)!r}"
+    return "it is not equal to itself"
+
+
+def _unreadable(record: msgspec.Struct, reason: str) -> UsageError:
+    return UsageError(
+        f"A {type(record).__name__} record cannot hold what it was given: {reason}.",
+        next="Look at the types of the arguments of this call.",
+    )
 
 
 @cache

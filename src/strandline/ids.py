@@ -60,6 +60,13 @@ def check_ref_name(name: str, kind: str = "branch") -> str:
     return name
 
 
+def check_committer(name: str) -> str:
+    """Who stands on commits: any text, but a short one, which every record of every move of a head repeats."""
+    if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX_CHARS:
+        raise InvalidName("A committer is not such a name.", next=f"Use a text of 1 to {NAME_MAX_CHARS} characters.")
+    return name
+
+
 def check_path(path: str) -> bytes:
     """The UTF-8 bytes of an object's path, the key under which it is staged and sorted."""
     rule = f"A path is 1 to {PATH_MAX_BYTES} bytes of UTF-8 without NUL."

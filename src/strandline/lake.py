@@ -15,6 +15,7 @@ import pyarrow as pa
 from msgspec.structs import replace as replace_fields
 
 from strandline import forks
+from strandline.arguments import checked
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
 from strandline.branch.commits import CommitLog
@@ -43,6 +44,7 @@ from strandline.repository.catalog import (
 )
 from strandline.repository.core import RepositoryCore
 from strandline.repository.record import PARTITION, RepositoryRecord
+from strandline.repository.repair import Mended, repair
 from strandline.repository.repository import Repository
 from strandline.repository.results import Results
 from strandline.repository.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
@@ -92,6 +94,7 @@ class Repositories(Results[RepositoryRecord]):
         return row.name, row.default_branch, row.namespace
 
 
+@checked()
 class Lake:
     """All repositories of one tenant. A context manager; safe to share between threads; pickles without secrets."""
 
@@ -214,6 +217,17 @@ class Lake:
         # last: who sees the new format of the lake may rely on all of it
         written.append(self._rewrite(_PARTITION, _KEY, LakeRecord, "lake", dry_run, {"format": FORMAT_VERSION}))
         return Upgraded(FORMAT_VERSION, total(written))
+
+    @logged("repair")
+    def repair(self, *, dry_run: bool = False) -> list[Mended]:
+        """Mend records that an earlier version wrote and that nobody can read; returns what was mended, and how.
+
+        It may run while others work. Records that can be read are left as they are.
+
+        Args:
+            dry_run: only say what would be mended.
+        """
+        return repair(self._kv, self._stores, dry_run=dry_run)
 
     def _rewrite(
         self,

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from strandline.errors import InvalidSettings, LakeNotFound
-from strandline.ids import new_id
+from strandline.ids import check_committer, new_id
 
 METADATA_FILE = "metadata.db"
 DATA_FOLDER = "data"
@@ -111,6 +111,8 @@ def find_settings(
     chosen = {key: value for key, value in given.items() if value is not None}
     if chosen.get("synced") is False and chosen["kv"].startswith("sqlite:") and "sync=" not in chosen["kv"]:
         chosen["kv"] += ("&" if "?" in chosen["kv"] else "?") + "sync=normal"
+    if chosen.get("committer"):
+        check_committer(chosen["committer"])
     return Settings(**chosen, folder=folder)
 
 

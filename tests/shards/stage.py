@@ -12,6 +12,7 @@ import pyarrow as pa
 from strandline.blob.store import PutMode
 from strandline.clock import Event
 from strandline.kv.memory import MemoryStore
+from strandline.kv.store import Store
 from strandline.shards.codec import checked_schema, serialised
 from strandline.shards.kv_consensus import KvConsensus
 from strandline.shards.machine import Machine, Place
@@ -94,7 +95,7 @@ class Stage:
     inline_total_bytes: int = 1 << 20
     schema: pa.Schema = field(default_factory=lambda: SCHEMA)
     key: list[str] = field(default_factory=lambda: ["key"])
-    kv: MemoryStore = field(default_factory=MemoryStore)
+    kv: Store = field(default_factory=MemoryStore)
     clock: TickingClock = field(default_factory=TickingClock)
     blobs: SharedBlobs = field(init=False)
     shard_id: ShardId = SHARD

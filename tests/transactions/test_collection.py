@@ -229,7 +229,7 @@ def test_a_pin_keeps_a_commit_and_ends(first: Driver, clock: ManualClock, monkey
 
 @pytest.mark.parametrize("days", [0, -1, 0.5, float("nan"), float("inf"), 1e300])
 def test_a_retention_of_less_than_a_day_is_refused(days: float, first: Driver) -> None:
-    with pytest.raises(UsageError, match="cannot be kept for"):
+    with pytest.raises(UsageError, match=r"cannot be kept for|expects a number"):
         first.repo.gc.set_retention(days)
     with pytest.raises(UsageError):
         first.repo.gc.set_retention(None, {"x-*": days})

@@ -14,7 +14,7 @@ from strandline.branch.view import Layers
 from strandline.errors import NotAllowed, PreconditionFailed, RangeLocked, StoreUnavailable
 from strandline.ids import BranchId
 from strandline.kv.store import ABSENT, PredicateFailed
-from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged
+from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, decode_staged, encode_staged
 
 Condition = Callable[[Entry | None], bool]
 
@@ -33,7 +33,7 @@ def stage_if(
         PreconditionFailed: it does not hold.
     """
     kv = cell.stores.kv
-    key, value = path.encode(), encode_staged(entry)
+    key, value = path.encode(), checked_staged([entry])[0]
     has_written = False
     attempts = Attempts(cell, "conditional write")
     while True:

@@ -8,7 +8,7 @@ import typer
 
 import strandline
 from strandline.cli.output import Output, counted
-from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.cli.session import JsonOption, LakeOption, Session, session
 
 
 def init(
@@ -60,14 +60,38 @@ def restore(
 
 def upgrade(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be written.")] = False,
+    repair: Annotated[bool, typer.Option("--repair", help="First mend records that cannot be read.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Mend without asking.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write records of older formats anew. Older versions of strandline refuse the lake from then on."""
     with session(lake, as_json) as s:
+        if repair and not _repaired(s, dry_run, yes):
+            return
         done = s.lake.upgrade(dry_run=dry_run)
         total = sum(done.written.values())
         kinds = ", ".join(f"{counted(count, kind)}" for kind, count in sorted(done.written.items()) if count)
         verb = "would be written" if dry_run else "written"
         told = f"{kinds} {verb} in format {done.format}." if total else f"Everything has format {done.format} already."
         s.out.say(told, {"format": done.format, "dry_run": dry_run, "written": done.written})
+
+
+def _repaired(s: Session, dry_run: bool, yes: bool) -> bool:
+    """Say which records cannot be read and what they would become, ask, and mend them; whether to go on."""
+    found = s.lake.repair(dry_run=True)
+    for one in found:
+        what = "; ".join(one.fields)
+        line = f"{one.record} cannot be read: {what}." if one.is_mended else f"{one.record} cannot be mended: {what}."
+        s.out.say(line, {"record": one.record, "fields": list(one.fields), "can_be_mended": one.is_mended})
+    mendable = [one for one in found if one.is_mended]
+    if not found:
+        s.out.say("Every record can be read.", {"mended": 0})
+    if not mendable or dry_run:
+        return not dry_run
+    if not yes and not typer.confirm(f"Mend {counted(len(mendable), 'record')} so?", err=True):
+        s.out.say("Nothing was changed.", {"mended": 0})
+        return False
+    done = [one for one in s.lake.repair() if one.is_mended]
+    s.out.say(f"Mended {counted(len(done), 'record')}.", {"mended": len(done)})
+    return True

@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.arguments import checked
 from strandline.blob import BlobNotFound
 from strandline.branch.attach import Computed, attach_changes, attach_pairs
 from strandline.branch.commit import Draft
@@ -31,7 +32,7 @@ from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, Result, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked, UsageError, some_paths
-from strandline.ids import CommitId, check_path, check_prefix, encoded, new_id
+from strandline.ids import CommitId, check_committer, check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.repository.differences import Diff
 from strandline.repository.locks import Locks, Ranges, check_ids
@@ -46,7 +47,7 @@ from strandline.repository.transaction import OnStaged, Transaction, resume
 from strandline.repository.upload import Content, ObjectWriter, check_metadata, upload
 from strandline.repository.writable import Overwrite, Writable
 from strandline.repository.writers import Transactions, Writers
-from strandline.tree.rows import TOMBSTONE, Entry, column, encode_staged, entries_of
+from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, column, encode_staged, entries_of
 
 if TYPE_CHECKING:
     from strandline.repository.feed import Feed
@@ -57,6 +58,12 @@ if TYPE_CHECKING:
 READ_WINDOW_ROWS = 50_000
 
 
+@checked(
+    but=(
+        "stage",
+        "delete",
+    )
+)
 class Branch(Writable):
     """A branch: what is committed on it, with what is staged over it.
 
@@ -205,7 +212,7 @@ class Branch(Writable):
 
     def stage(self, path: str, entry: Entry) -> None:
         """Stage an object whose bytes the caller has just written."""
-        stage_one(self._cell, self.branch_id, check_path(path), encode_staged(entry))
+        stage_one(self._cell, self.branch_id, check_path(path), checked_staged([entry])[0])
 
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Stage objects whose bytes the caller has just written; not atomic. Returns their number."""
@@ -483,7 +490,13 @@ class Branch(Writable):
         check_metadata(metadata)
         stores = self._core.stores
         moment = stores.clock.now_us() if date is None else to_us(date)
-        return Draft(message, committer or stores.committer, dict(metadata or {}), moment, allow_empty)
+        return Draft(
+            message,
+            check_committer(committer) if committer else stores.committer,
+            dict(metadata or {}),
+            moment,
+            allow_empty,
+        )
 
     @logged("merge")
     def merge(
@@ -581,7 +594,7 @@ class Branch(Writable):
         max_uncommitted_bytes: int | None = None,
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
-        locks: Collection[str] = (),
+        locks: str | Collection[str] = (),
         lock_patience_s: float = LOCK_PATIENCE_S,
     ) -> Transaction:
         """A fenced transaction: all of it becomes visible in one commit, or nothing. Use it with `with`, or `begin()`.
@@ -768,7 +781,7 @@ def _entries_of(ref: Ref, prefix: str, *, exactly: bool) -> list[tuple[str, Entr
 
 def staged_pairs(entries: Sequence[tuple[str, Entry]]) -> list[tuple[bytes, bytes]]:
     keys = distinct_keys([path for path, _ in entries])
-    return list(zip(keys, [encode_staged(entry) for _, entry in entries], strict=True))
+    return list(zip(keys, checked_staged([entry for _, entry in entries]), strict=True))
 
 
 def distinct_keys(paths: Sequence[str]) -> list[bytes]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from strandline.arguments import checked
 from strandline.operations import logged
 from strandline.repository.garbage import Collector, Marker, Plan, Progress, mark_here, no_progress
 from strandline.repository.retention import GRACE_DAYS, Retention, check_retention
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from strandline.repository.repository import Repository
 
 
+@checked()
 class GarbageCollection:
     """Deletes what nothing refers to and nobody is about to refer to, while everyone works."""
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.arguments import checked
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import HeadMove
 from strandline.branch.reflog import read_moves
@@ -42,6 +43,7 @@ MOVES_AT_ONCE = 100
 WRITER = "feed"
 
 
+@checked()
 class Feed:
     """The changes of a branch, from the commit that its head was at when they were first recorded.
 

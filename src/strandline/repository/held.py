@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
+from strandline.arguments import checked
 from strandline.branch import transactions
 from strandline.branch.lock_rules import Request
 from strandline.branch.locking import Change, OnDirty, acquire
@@ -21,12 +22,13 @@ from strandline.repository.locks import LockInfo, Ranges, after_taking, check_mo
 from strandline.repository.overlay import Overlay
 from strandline.repository.ref import Ref
 from strandline.repository.transaction import Transaction
-from strandline.tree.rows import Entry, encode_staged
+from strandline.tree.rows import Entry, checked_staged
 
 if TYPE_CHECKING:
     from strandline.repository.branch import Branch
 
 
+@checked()
 class Held(Transaction):
     """Ranges of a branch that nobody else can change, and the one handle through which they are.
 
@@ -131,7 +133,8 @@ class Held(Transaction):
         """Add objects whose bytes are kept: this transaction wrote them, or a link to them was announced."""
         with self._lock:
             prefix = self.data_prefix
-            self._add_all({path.encode(): encode_staged(entry) for path, entry in entries})
+            values = checked_staged([entry for _, entry in entries])
+            self._add_all(dict(zip([path.encode() for path, _ in entries], values, strict=True)))
             own = [entry for _, entry in entries if entry.physical_address.startswith(prefix)]
             self._wrote(len(own), None, sum(entry.size for entry in own))
 

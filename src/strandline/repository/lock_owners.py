@@ -10,6 +10,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from strandline.arguments import checked
 from strandline.branch.attempts import MAX_ATTEMPTS
 from strandline.branch.lock_rules import locks_of
 from strandline.branch.record import Branch as BranchRecord
@@ -45,6 +46,7 @@ class OwnerInfo(msgspec.Struct, frozen=True):
         return from_us(self.registered_at_us)
 
 
+@checked()
 class LockOwners(Results[OwnerInfo]):
     """The owners of locks, by name. What they are described as stands in every error that their locks cause."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import msgspec
 import pyarrow as pa
 
+from strandline.arguments import checked
 from strandline.branch import lock_rules
 from strandline.branch.lock_rules import Request
 from strandline.branch.locking import Change, OnDirty, acquire, change_locks, end_locks
@@ -67,6 +68,7 @@ class Take:
     mode: LockMode = "exclusive"
 
 
+@checked()
 class Locks(Results[LockInfo]):
     """The locks of a branch, in the order of their paths."""
 
@@ -307,7 +309,7 @@ class Locks(Results[LockInfo]):
         return row.id, what, row.owner, row.mode, row.state, row.taken_at, row.description
 
 
-def check_ids(some: Collection[str]) -> tuple[str, ...]:
+def check_ids(some: str | Collection[str]) -> tuple[str, ...]:
     """Ids of locks; one of them may be given as it stands."""
     found = (some,) if isinstance(some, str) else tuple(some) if isinstance(some, Iterable) else (some,)
     if not all(isinstance(id, str) for id in found):

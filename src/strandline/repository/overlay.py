@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from strandline import forks
+from strandline.arguments import checked
 from strandline.branch.ranges import Range
 from strandline.branch.view import overlaid
 from strandline.ids import check_path, check_prefix
@@ -22,9 +23,10 @@ from strandline.repository.ref import Ref, key_range
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.repository.upload import Content, ObjectWriter, upload
 from strandline.repository.writable import Overwrite, Writable
-from strandline.tree.rows import TOMBSTONE, Entry, decode_staged, encode_staged
+from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, decode_staged, encode_staged
 
 
+@checked(but=("delete",))
 class Overlay(Writable):
     """What lies beneath, with private changes over it. Safe to share between threads."""
 
@@ -103,7 +105,7 @@ class Overlay(Writable):
             return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
         with self.writing():
             entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
-            self._add({path.encode(): encode_staged(entry)})
+            self._add({path.encode(): checked_staged([entry])[0]})
             self._wrote(1, None, entry.size)
         return as_info(path, entry)
 
@@ -140,7 +142,8 @@ class Overlay(Writable):
         expect: Mapping[str, str | None] | None = None,
     ) -> int:
         """Write entries; see `Writable`. What is expected here is judged again when the changes land."""
-        changes = {check_path(path): encode_staged(entry) for path, entry in entries}
+        values = checked_staged([entry for _, entry in entries])
+        changes = dict(zip([check_path(path) for path, _ in entries], values, strict=True))
         present: Collection[str] = ()
         with self._lock:
             self._demand_open()

@@ -22,7 +22,7 @@ from strandline.blob import BlobNotFound
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
-from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable
+from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable, UsageError
 from strandline.ids import CommitId, new_id
 from strandline.kv.store import PredicateFailed
 from strandline.tree.rows import search
@@ -35,6 +35,7 @@ LINKS_PER_RECORD = 5_000
 RUN_IS_DEAD_S = 600
 PIN_DAYS = 7.0
 """How long a pin holds that nobody releases: its process has died."""
+PIN_MAX_DAYS = 36_500.0
 GC_FOLDER = "_strandline/gc"
 _DAY_US = 86_400_000_000
 
@@ -237,7 +238,12 @@ def put_pin(stores: Stores, commit: CommitId, why: str, days: float = PIN_DAYS) 
 
     Raises:
         CommitExpired: it is too late.
+        UsageError: it would hold for no time, or for longer than records are kept.
     """
+    if not 0 < days <= PIN_MAX_DAYS:
+        raise UsageError(
+            f"A pin cannot hold for {days:g} days.", next=f"Use more than 0 and at most {PIN_MAX_DAYS:,.0f} days."
+        )
     key = PIN + commit.encode() + b"/" + new_id().encode()
     stores.kv.set(stores.records, key, encode(Pin(commit, days, why)))
     try:
@@ -274,9 +280,11 @@ def pins(stores: Stores, now: Microseconds) -> list[Pin]:
     held, ended = [], []
     for key, value in stores.kv.scan(stores.records, PIN, _end(PIN)):
         pin: Pin = decode(Pin, value, "a pin")
+        # an earlier version took any number: what is none holds as long as a pin that nobody gave one
+        days = pin.days if 0 < pin.days <= PIN_MAX_DAYS else PIN_DAYS
         if pin.seen_at is None:
-            _see(stores, key, value, replace(pin, seen_at=now))
-        if pin.seen_at is None or pin.seen_at + round(pin.days * _DAY_US) > now:
+            _see(stores, key, value, replace(pin, seen_at=now, days=days))
+        if pin.seen_at is None or pin.seen_at + round(days * _DAY_US) > now:
             held.append(pin)
         else:
             ended.append(key)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from blake3 import blake3
 
+from strandline.arguments import checked
 from strandline.blob import open_store
 from strandline.branch import transactions
 from strandline.branch.locking import OnDirty
@@ -82,6 +83,7 @@ def nobody(doing: str, done: int, total: int) -> None:
     """Tells nobody."""
 
 
+@checked()
 class RangeJobs:
     """Jobs on ranges of a branch."""
 

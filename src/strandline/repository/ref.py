@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
+from strandline.arguments import checked
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted
@@ -39,6 +40,14 @@ if TYPE_CHECKING:
 COPY_BUFFER_BYTES = 1 << 20
 
 
+@checked(
+    but=(
+        "find",
+        "exists",
+        "read",
+        "stat",
+    )
+)
 class Ref:
     """Something that can be read: here a commit, which never changes. `Branch` is a `Ref` too.
 

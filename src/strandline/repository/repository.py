@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from strandline.arguments import checked
 from strandline.branch.cell import update
 from strandline.branch.commits import Commit
 from strandline.branch.locking import OnDirty
@@ -86,6 +87,7 @@ class Names(Results[NamedRef]):
         return row.name, row.commit[:12], row.created_at
 
 
+@checked()
 class Repository:
     """A repository of a lake. Safe to share between threads; usable after a fork; pickles without secrets."""
 
@@ -202,7 +204,7 @@ class Repository:
         name: str,
         schema: pa.Schema | None = None,
         *,
-        key: Sequence[str] | None = None,
+        key: str | Sequence[str] | None = None,
         codec: str = "columns",
         consensus: Literal["kv", "blob"] = "kv",
     ) -> Shard:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from msgspec.structs import replace
 
+from strandline.arguments import checked
 from strandline.branch.cell import update
 from strandline.branch.lock_rules import Request, inherit
 from strandline.branch.locking import Change, OnDirty, acquire, end_locks
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from strandline.repository.repository import Repository
 
 
+@checked()
 class RepositoryLock:
     """Nobody changes any branch, but transactions that name this lock: `branch.transaction(…, locks=lock.id)`.
 

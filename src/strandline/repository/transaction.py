@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, NoReturn, Self
 
 import msgspec
 
+from strandline.arguments import checked
 from strandline.branch import transactions, writers
 from strandline.branch.commits import Commit, make_commit
 from strandline.branch.heads import NewHead
@@ -54,7 +55,7 @@ from strandline.repository.ref import Ref
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference, diff
-from strandline.tree.rows import Entry, decode_staged, encode_staged
+from strandline.tree.rows import Entry, checked_staged, decode_staged
 
 if TYPE_CHECKING:
     from strandline.repository.branch import Branch
@@ -91,6 +92,7 @@ class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
     is_repeat: bool = False
 
 
+@checked()
 class Transaction(Overlay):
     """What a branch was when the transaction was begun, with the transaction's own writes over it.
 
@@ -112,7 +114,7 @@ class Transaction(Overlay):
         max_uncommitted_bytes: int | None,
         metadata: Mapping[str, str] | None,
         committer: str | None,
-        locks: Collection[str] = (),
+        locks: str | Collection[str] = (),
         lock_patience_s: float = LOCK_PATIENCE_S,
     ) -> None:
         head = branch._target.commit
@@ -558,7 +560,7 @@ class Transaction(Overlay):
                 next="Write the bytes there, or bring them in with put.",
             )
         entry = Entry(physical_address, size, checksum, self._core.stores.clock.now_us())
-        self._add({path.encode(): encode_staged(entry)})
+        self._add({path.encode(): checked_staged([entry])[0]})
         self._wrote(1, None, size)
         return as_info(path, entry)
 

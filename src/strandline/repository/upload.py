@@ -21,6 +21,7 @@ Content = bytes | bytearray | memoryview | str | Path | IO[bytes]
 SPOOL_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
 METADATA_MAX_BYTES = 8 << 10
+CONTENT_TYPE_MAX_CHARS = 255
 
 
 def check_metadata(metadata: Mapping[str, str] | None) -> str | None:
@@ -48,6 +49,10 @@ def upload(
 ) -> Entry:
     """Store content under a fresh physical key and make its entry. Nothing is staged yet."""
     text = check_metadata(metadata)
+    if content_type is not None and not (isinstance(content_type, str) and len(content_type) <= CONTENT_TYPE_MAX_CHARS):
+        raise UsageError(
+            f"The content type of {path!r} is none.", next=f"Use a text of at most {CONTENT_TYPE_MAX_CHARS} characters."
+        )
     blobs = core.resolver.namespace
     digest = blake3()
     if isinstance(content, str):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pyarrow as pa
 
+from strandline.arguments import checked
 from strandline.branch import transactions, writers
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import Writer
@@ -63,6 +64,7 @@ class TransactionInfo(msgspec.Struct, frozen=True):
         return from_us(self.begun_at_us)
 
 
+@checked()
 class Writers(Results[WriterInfo]):
     """The writers of a branch, by name."""
 
@@ -132,6 +134,7 @@ class Writers(Results[WriterInfo]):
         return row.name, row.open, row.committed, row.commit[:12], row.position, row.node
 
 
+@checked()
 class Transactions(Results[TransactionInfo]):
     """The transactions on record of a branch, oldest first."""
 

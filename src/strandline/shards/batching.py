@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from strandline.arguments import checked
 from strandline.errors import StrandlineError, UsageError
 from strandline.forks import survives_forks
 from strandline.operations import warning
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from strandline.shards.upkeep import Background
 
 
+@checked()
 class BatchingWriter(Closing):
     """Appends what is added at the next time, after `every_s` or when there is much. Safe to share between threads.
 

@@ -25,7 +25,6 @@ from strandline.errors import (
     ShardNotFound,
     StoreUnavailable,
     StrandlineError,
-    UsageError,
 )
 from strandline.forks import survives_forks
 from strandline.ids import new_id
@@ -437,10 +436,6 @@ class Machine:
         made = sealed(before, after, now_us, self.place.host)
         id = new_id()
         data = encode(difference(before, made, id))
-        try:
-            self.decoded(Versioned(made.seqno, data))
-        except Corrupted as error:  # nobody could read the shard any more
-            raise UsageError(f"A value has the wrong type: {error.what}") from error
         try:
             written = self.place.consensus.compare_and_set(self.place.shard, made.seqno, data)
             if not written and self.place.consensus.may_refuse_its_own:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.arguments import checked
 from strandline.blob.store import BlobNotFound
 from strandline.errors import BeforeSince, ReaderExpired, ReaderFenced, ShardTimeout, StoreUnavailable, UsageError
 from strandline.forks import survives_forks
@@ -49,6 +50,7 @@ POLL_SHARE = 8
 it at most so much later, and an idle shard costs one request a second."""
 
 
+@checked()
 class Snapshot(Closing):
     """The contents of a shard at one time. A context manager, whose end lets its parts be collected.
 
@@ -135,6 +137,7 @@ class Changes:
         return list(as_tuples(self.updates, self._codec))
 
 
+@checked()
 class Listen:
     """The changes of a shard after a time, as they come. An iterator of `Changes`; for one thread.
 
@@ -284,6 +287,7 @@ def before_since(name: str, as_of: int, since: int) -> BeforeSince:
     )
 
 
+@checked()
 class Reader(Closing):
     """Reads a shard and holds what it has not given up, as long as its lease lasts. Safe to share between threads.
 
@@ -410,6 +414,7 @@ def listen_to(shard: Shard, as_of: int, timeout_s: float) -> Listen:
     return Listen(shard, bound, timeout_s)
 
 
+@checked()
 class DurableReader:
     """Holds what may still be read, without a lease, under a name that outlives processes.
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from strandline.arguments import checked
 from strandline.errors import SchemaMismatch
 from strandline.operations import logged
 from strandline.shards.batching import BatchingWriter
@@ -33,6 +34,7 @@ from strandline.shards.upkeep import Heartbeats, is_due, maintain
 from strandline.shards.writer import Writer
 
 
+@checked()
 class Shard:
     """A durable collection of `((key, value), time, diff)`. Safe to share between threads; pickles without secrets.
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
+from strandline.arguments import checked
 from strandline.errors import BeforeSince, ReaderExpired, ShardTimeout, UpperMismatch, UsageError
 from strandline.forks import survives_forks
 from strandline.shards.codec import TIME
@@ -40,6 +41,7 @@ def bindings_schema(position: pa.DataType) -> pa.Schema:
     return pa.schema([("source", pa.string()), ("position", position), ("time", pa.int64())])
 
 
+@checked()
 class Bindings(Generic[Position]):
     """The bindings of one or more sources, in a shard of their own. Safe to share between threads and processes.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from strandline.arguments import checked
 from strandline.errors import (
     Contention,
     InvalidBounds,
@@ -73,6 +74,7 @@ QUERY = " of query "
 """Stands in the token of an epoch before the query whose epoch it is."""
 
 
+@checked()
 class Writer(Closing):
     """Appends to a shard. Safe to share between threads; a context manager, whose end lets the writer be forgotten.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from strandline.arguments import checked
 from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
 from strandline.operations import logged
@@ -48,6 +49,7 @@ class TableWrite(msgspec.Struct, frozen=True):
     strandline_seconds: float
 
 
+@checked()
 class Table:
     """A path prefix with a table record, at one ref."""
 

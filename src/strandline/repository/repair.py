@@ -1,0 +1,310 @@
+"""Mending records that an earlier version wrote and nobody can read: a field of a type that it does not have.
+
+Earlier versions did not check all arguments, so that `commit(committer=5)` or `protect(5)` left a record that refuses
+to be read, for ever. What was meant is nearly always plain, so each field is mended by itself: a text that is not one
+becomes its text, a rule that means nothing goes, and what protects stays on the safe side. A record in which that is
+not enough is named, and left as it is.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from strandline.branch.commits import KEY_PREFIX as COMMIT
+from strandline.branch.commits import Commit, commit_id
+from strandline.branch.record import Branch, Deleted, RefRecord, Tag, Writer
+from strandline.branch.reflog import Block
+from strandline.branch.stores import Stores
+from strandline.branch.token_queue import KEY_PREFIX as QUEUE
+from strandline.branch.token_queue import QueueItem
+from strandline.branch.transactions import Repeat, TransactionRecord
+from strandline.envelope import decode, encode, version_of
+from strandline.errors import Corrupted, FormatError
+from strandline.ids import CommitId, new_id
+from strandline.kv.store import PredicateFailed, Store
+from strandline.repository.promises import CONDEMNED, EXPIRED, LINK, PIN, PIN_DAYS, Condemned, Expired, Link, Pin
+from strandline.repository.record import PARTITION, RepositoryRecord
+from strandline.tree.rows import Entry, checked_staged, decode_staged
+
+KINDS: dict[bytes, type[msgspec.Struct]] = {
+    COMMIT: Commit,
+    QUEUE: QueueItem,
+    b"reflog/": Block,
+    b"txn/": TransactionRecord,
+    b"token/": Repeat,
+    b"writer/": Writer,
+    LINK: Link,
+    CONDEMNED: Condemned,
+    PIN: Pin,
+    EXPIRED: Expired,
+}
+"""What lies in a repository's partition of records, by the beginnings of the keys."""
+
+
+class Unmendable(Exception):
+    """Nothing says what a field was meant to be."""
+
+
+class Mended(msgspec.Struct, frozen=True):
+    """A record that could not be read.
+
+    Attributes:
+        record: what it is.
+        fields: what is mended, a sentence each; empty if it cannot be.
+        is_mended: whether it has been, or would be; if not, only a backup of the key-value store helps.
+    """
+
+    record: str
+    fields: tuple[str, ...]
+    is_mended: bool = True
+
+
+# --- one record -------------------------------------------------------------------------------------------------------
+
+
+def is_readable(kind: Any, raw: bytes) -> bool:
+    """Whether a record decodes.
+
+    Raises:
+        NewerFormat: a newer strandline wrote it; it is not broken.
+    """
+    try:
+        decode(kind, raw, "a record")
+    except Corrupted:
+        return False
+    return True
+
+
+def mend(kind: type[msgspec.Struct], raw: bytes) -> tuple[Any, list[str]]:
+    """A record with its fields mended, and a sentence for each.
+
+    Raises:
+        Unmendable: a field that has no sound meaning is needed.
+    """
+    try:
+        _, held = msgspec.msgpack.decode(raw)
+    except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        raise Unmendable(str(error)) from error
+    told: list[str] = []
+    return _struct(kind, held, kind.__name__, told), told
+
+
+def _struct(kind: type[msgspec.Struct], held: Any, where: str, told: list[str]) -> Any:
+    names, types = kind.__struct_fields__, typing.get_type_hints(kind, include_extras=True)
+    if isinstance(held, list):
+        given = dict(zip(names, held, strict=False))
+    elif isinstance(held, dict):
+        given = {name: held[name] for name in names if name in held}
+    else:
+        raise Unmendable(f"{where} holds {held!r}")
+    made = {name: _value(types[name], value, f"{where}.{name}", told) for name, value in given.items()}
+    try:
+        return kind(**made)
+    except TypeError as error:
+        raise Unmendable(str(error)) from error
+
+
+def _value(annotation: Any, held: Any, where: str, told: list[str]) -> Any:
+    try:
+        return msgspec.convert(held, annotation)
+    except msgspec.ValidationError:
+        pass
+    while hasattr(annotation, "__supertype__"):
+        annotation = annotation.__supertype__
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return _struct(annotation, held, where, told)
+    if origin is tuple and inner[-1] is Ellipsis and isinstance(held, list):
+        return tuple(_items(inner[0], held, where, told))
+    if origin is not None and issubclass(origin if isinstance(origin, type) else object, Mapping):
+        if not isinstance(held, dict):
+            told.append(f"{where} is {held!r}, which is no map: it is left out")
+            return {}
+        return {str(key): _value(inner[1], value, f"{where}[{key!r}]", told) for key, value in held.items()}
+    mended = _plain(annotation, inner, held, where)
+    told.append(f"{where} is {held!r}: it becomes {mended!r}")
+    return mended
+
+
+def _items(kind: Any, held: Iterable[Any], where: str, told: list[str]) -> Iterator[Any]:
+    for at, one in enumerate(held):
+        try:
+            yield _value(kind, one, f"{where}[{at}]", told)
+        except Unmendable:
+            told.append(f"{where}[{at}] is {one!r}, which means nothing: it is left out")
+
+
+def _plain(annotation: Any, inner: tuple[Any, ...], held: Any, where: str) -> Any:
+    kinds = inner or (annotation,)
+    if bool in kinds:
+        return bool(held)  # "no" and 1 switch it on: what protects stays
+    if str in kinds and isinstance(held, int | float | bytes | bool) and not where.endswith("pattern"):
+        return held.decode(errors="replace") if isinstance(held, bytes) else str(held)
+    if type(None) in kinds:
+        return None
+    if where == "Pin.days":
+        return PIN_DAYS
+    if (int in kinds or float in kinds) and isinstance(held, str | bytes):
+        try:
+            return (float if float in kinds else int)(held)
+        except ValueError:
+            pass
+    raise Unmendable(f"{where} is {held!r}")
+
+
+# --- a repository -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Repair:
+    """One look at everything, and what it mended, or would.
+
+    Args:
+        dry_run: only look.
+    """
+
+    kv: Store
+    dry_run: bool
+    found: list[Mended] = field(default_factory=list)
+
+    def repositories(self) -> list[RepositoryRecord]:
+        """Mend the records of all repositories; returns those that can be read then."""
+        readable = []
+        for key, raw in list(self.kv.scan(PARTITION)):
+            name = f"repository {key.decode()!r}"
+            record = self._readable(PARTITION, key, raw, RepositoryRecord, name)
+            if record is not None and record.state == "active":
+                readable.append(record)
+        return readable
+
+    def repository(self, stores: Stores, name: str) -> None:
+        """Mend what lies behind the record of a repository: commits first, since refs name them."""
+        renamed: dict[str, CommitId] = {}
+        for prefix, kind in KINDS.items():
+            for key, raw in list(self.kv.scan(stores.records, prefix, prefix[:-1] + b"0")):
+                if kind is Commit:
+                    self._commit(stores, key, raw, name, renamed)
+                else:
+                    self._readable(stores.records, key, raw, kind, f"{key.decode()} of {name!r}")
+        for key, raw in list(self.kv.scan(stores.refs)):
+            self._ref(stores, key, raw, name, renamed)
+        if not self.dry_run:  # last: until then a run that dies leaves refs whose commits are there
+            self.kv.delete_many(stores.records, [COMMIT + id.encode() for id in renamed])
+
+    def _readable(self, partition: bytes, key: bytes, raw: bytes, kind: Any, what: str) -> Any:
+        """The record, mended if need be; None if it cannot be."""
+        if is_readable(kind, raw):
+            return decode(kind, raw, what)
+        try:
+            record, told = mend(kind, raw)
+        except Unmendable as error:
+            self.found.append(Mended(what, (str(error),), is_mended=False))
+            return None
+        self._write(partition, key, raw, record, what, told)
+        return record
+
+    def _write(self, partition: bytes, key: bytes, raw: bytes, record: Any, what: str, told: list[str]) -> None:
+        is_mended = True
+        if not self.dry_run:
+            try:
+                self.kv.set_if(partition, key, encode(record, version_of(raw)), raw)
+            except PredicateFailed:
+                is_mended = False  # somebody changes it: then it can be read
+        self.found.append(Mended(what, tuple(told), is_mended))
+
+    def _commit(self, stores: Stores, key: bytes, raw: bytes, name: str, renamed: dict[str, CommitId]) -> None:
+        """A commit's id is the hash of its fields, so a mended one has another id, which the refs have to name."""
+        if is_readable(Commit, raw):
+            return
+        what = f"commit {key[len(COMMIT) :].decode()[:12]} of {name!r}"
+        try:
+            record, told = mend(Commit, raw)
+        except Unmendable as error:
+            self.found.append(Mended(what, (str(error),), is_mended=False))
+            return
+        made = msgspec.structs.replace(record, id=commit_id(record))
+        renamed[record.id] = made.id
+        if not self.dry_run:
+            self.kv.set(stores.records, COMMIT + made.id.encode(), encode(made))
+        self.found.append(Mended(what, (*told, f"it is commit {made.id[:12]} then")))
+
+    def _ref(self, stores: Stores, key: bytes, raw: bytes, name: str, renamed: Mapping[str, CommitId]) -> None:
+        what = f"{key.decode()!r} of {name!r}"
+        told: list[str] = []
+        try:
+            record = decode(RefRecord, raw, what)
+        except Corrupted:
+            tag = _tag_of(raw)
+            if tag is None:
+                self.found.append(Mended(what, ("it says neither branch nor tag",), is_mended=False))
+                return
+            try:
+                record, told = mend(tag, raw)
+            except Unmendable as error:
+                self.found.append(Mended(what, (str(error),), is_mended=False))
+                return
+        if isinstance(record, Branch):
+            self._staged(stores, record, what)
+            if record.head in renamed or any(move.after in renamed for move in record.moves):
+                told.append(f"its head is commit {renamed.get(record.head, record.head)[:12]} then")
+                record = _renamed(record, renamed)
+            if told:
+                ids = (new_id(), *record.write_ids)[:16]  # so that no swap against the old bytes can follow
+                record = msgspec.structs.replace(record, write_ids=ids)
+        elif isinstance(record, Tag) and record.commit in renamed:
+            told.append(f"it names commit {renamed[record.commit][:12]} then")
+            record = msgspec.structs.replace(record, commit=renamed[record.commit])
+        if told:
+            self._write(stores.refs, key, raw, record, what, told)
+
+    def _staged(self, stores: Stores, branch: Branch, what: str) -> None:
+        for token in branch.tokens:
+            for key, raw in list(self.kv.scan(stores.staging(token))):
+                try:
+                    decode_staged(raw)
+                    continue
+                except Corrupted:
+                    pass
+                told: list[str] = []
+                path = f"staged object {key.decode()!r} of {what}"
+                try:
+                    entry = _struct(Entry, msgspec.msgpack.decode(raw), "Entry", told)
+                    (value,) = checked_staged([entry])
+                except (Unmendable, FormatError, msgspec.MsgspecError) as error:
+                    self.found.append(Mended(path, (str(error),), is_mended=False))
+                    continue
+                if not self.dry_run:
+                    self.kv.set_if(stores.staging(token), key, value, raw)
+                self.found.append(Mended(path, tuple(told)))
+
+
+def _tag_of(raw: bytes) -> type[msgspec.Struct] | None:
+    try:
+        _, held = msgspec.msgpack.decode(raw)
+        kinds: dict[str, type[msgspec.Struct]] = {"branch": Branch, "tag": Tag, "deleted": Deleted}
+        return kinds.get(held["type"])
+    except (msgspec.MsgspecError, TypeError, KeyError, ValueError):
+        return None
+
+
+def _renamed(branch: Branch, renamed: Mapping[str, CommitId]) -> Branch:
+    moves = tuple(
+        msgspec.structs.replace(
+            move, before=renamed.get(move.before, move.before), after=renamed.get(move.after, move.after)
+        )
+        for move in branch.moves
+    )
+    return msgspec.structs.replace(branch, head=renamed.get(branch.head, branch.head), moves=moves)
+
+
+def repair(kv: Store, stores_of: Callable[[RepositoryRecord], Stores], *, dry_run: bool) -> list[Mended]:
+    """Find the records of a lake that cannot be read, and mend those that can be."""
+    run = Repair(kv, dry_run)
+    for record in run.repositories():
+        run.repository(stores_of(record), record.name)
+    return run.found
