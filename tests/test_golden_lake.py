@@ -11,8 +11,10 @@ import pytest
 
 import strandline
 from strandline.branch.cell import BranchCell
+from strandline.errors import NotAllowed
 
-FOLDERS = [Path(__file__).parent / name for name in ("golden_lake", "golden_lake_2", "golden_lake_3", "golden_lake_4")]
+GOLDEN = ("golden_lake", "golden_lake_2", "golden_lake_3", "golden_lake_4", "golden_lake_5")
+FOLDERS = [Path(__file__).parent / name for name in GOLDEN]
 
 
 def build(folder: Path) -> None:
@@ -76,13 +78,13 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
         moves = [move.verb for move in main.reflog()]
         assert moves == (["commit"] if made.name == "golden_lake" else ["commit", "merge", "commit", "create"])
         work = repo.branch("work")
-        if made.name in ("golden_lake_3", "golden_lake_4"):
+        if made.name in GOLDEN[2:]:
             assert (work.writers["golden"].position, work.writers["golden"].open) == ("7", 2)
             assert [found.state for found in work.transactions] == ["committed", "open"]
             assert repo.gc.retention.days_of("main") == 30
         with work.transaction("golden", token="today") as tx:
             tx.put("again", b"x")
-        assert tx.is_repeat == (made.name in ("golden_lake_3", "golden_lake_4"))
+        assert tx.is_repeat == (made.name in GOLDEN[2:])
         assert repo.fsck().is_sound
 
 
@@ -90,8 +92,8 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
 def test_a_golden_lake_is_upgraded(made: Path, tmp_path: Path) -> None:
     folder = tmp_path / "lake"
     shutil.copytree(made, folder)
-    is_old = made.name != "golden_lake_4"
-    expected = {"branch": 2, "tag": 1, "deleted": 1, "repository": 1, "lake": 1} if is_old else {}
+    is_old = made.name != GOLDEN[-1]
+    expected = {"branch": 2, "tag": 1, "deleted": 1, "repository": 1, "lake": 1, "namespace": 1} if is_old else {}
     with strandline.open(folder, synced=False) as lake:
         before = (folder / "metadata.db").read_bytes()
         would = lake.upgrade(dry_run=True)
@@ -107,6 +109,38 @@ def test_a_golden_lake_is_upgraded(made: Path, tmp_path: Path) -> None:
             "staged.txt",
         ]
         assert repo.fsck().is_sound
+
+
+@pytest.mark.parametrize("made", FOLDERS, ids=[folder.name for folder in FOLDERS])
+def test_a_golden_lake_is_collected_once_its_namespace_knows_its_lake(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    shutil.copytree(made, folder)
+    with strandline.open(folder, synced=False) as lake:
+        repo = lake.repository("golden")
+        if made.name != GOLDEN[-1]:
+            with pytest.raises(NotAllowed, match="names no lake") as refused:
+                repo.gc.run()
+            assert "strandline upgrade" in refused.value.next
+        lake.upgrade()
+        before = [info.path for info in repo.branch("main").list()]
+        repo.gc.run(grace_days=0)
+        repo.gc.run(grace_days=0)
+        assert [info.path for info in repo.branch("main").list()] == before
+        assert repo.fsck(content=True).is_sound
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["with bytes", "without"])
+@pytest.mark.parametrize("made", FOLDERS, ids=[folder.name for folder in FOLDERS])
+def test_a_backup_of_a_golden_lake_restores(made: Path, data: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "lake"
+    shutil.copytree(made, folder)
+    expected = json.loads((folder / "expected.json").read_text())
+    with strandline.open(folder, synced=False) as lake:
+        lake.backup(tmp_path / "saved", data=data)
+    with strandline.open(tmp_path / "other", create=True, synced=False) as other:
+        (repo,) = other.restore(tmp_path / "saved")
+        assert repo.branch("main").id == expected["head"]
+        assert repo.fsck(content=True).is_sound
 
 
 def test_an_upgrade_and_a_writer_do_not_lose_each_others_changes(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import msgspec
 
 from strandline.errors import Corrupted, NewerFormat, UsageError
 
-FORMAT_VERSION = 4
-"""2: branch records carry their last head moves. 3: they carry the writers of transactions. 4: locks."""
+FORMAT_VERSION = 5
+"""2: branch records carry their last head moves. 3: they carry the writers of transactions. 4: locks. 5: a namespace
+knows its lake, and a lake without its bytes reads them from another one's."""
 Record = TypeVar("Record")
 
 _encoder = msgspec.msgpack.Encoder()

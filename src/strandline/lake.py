@@ -18,6 +18,7 @@ from strandline import forks
 from strandline.arguments import checked
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
+from strandline.blob.fallback import FallbackBlobs
 from strandline.branch.commits import CommitLog
 from strandline.branch.stores import Stores
 from strandline.clock import Clock, SystemClock, backoff_s
@@ -27,6 +28,7 @@ from strandline.errors import (
     Corrupted,
     InvalidSettings,
     LakeNotFound,
+    NotAllowed,
     NotFound,
     RepositoryNotFound,
     StoreUnavailable,
@@ -35,7 +37,7 @@ from strandline.errors import (
 from strandline.ids import RepositoryId, check_repository_name, new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
 from strandline.kv.tenant import TenantStore
-from strandline.operations import logged
+from strandline.operations import logged, warning
 from strandline.repository.catalog import (
     create_repository,
     delete_repository,
@@ -43,6 +45,7 @@ from strandline.repository.catalog import (
     list_repositories,
 )
 from strandline.repository.core import RepositoryCore
+from strandline.repository.namespace import adopt, drop_reader
 from strandline.repository.record import PARTITION, RepositoryRecord
 from strandline.repository.repair import Mended, repair
 from strandline.repository.repository import Repository
@@ -114,6 +117,14 @@ class Lake:
     def place(self) -> str:
         """Where the lake is, without secrets."""
         return str(self._settings.folder or without_secrets(self._settings.kv))
+
+    @property
+    def id(self) -> str:
+        """What tells this lake from all others, copies of its key-value store excepted."""
+        raw = self._kv.get(_PARTITION, _KEY)
+        assert raw is not None
+        record: LakeRecord = decode(LakeRecord, raw, "the lake")
+        return record.lake_id
 
     def __repr__(self) -> str:
         return f"<Lake {self.place}>"
@@ -188,13 +199,17 @@ class Lake:
             default_branch=default_branch,
             created_at=self._clock.now_us(),
         )
-        create_repository(self._kv, self._clock, record, self._namespace_url, self._settings.committer, self._stores)
+        create_repository(
+            self._kv, self._clock, record, self._namespace_url, self._settings.committer, self._stores, self.id
+        )
         return Repository(self._core(record))
 
     @logged("delete repository")
     def delete_repository(self, name: str) -> None:
         """Delete a repository: its branches, tags, commits and staged changes. The bytes of its objects stay."""
         record = delete_repository(self._kv, name, self._clock, self._stores)
+        if record.behind:
+            drop_reader(open_blobs(record.behind), self.id)
         with self._lock:
             self._cores.pop(record.id, None)
 
@@ -212,6 +227,11 @@ class Lake:
         """
         written = []
         for record in self.repositories():
+            stores = self._stores(record)
+            try:
+                written.append({"namespace": int(adopt(stores, record.id, record.name, self.id, dry_run=dry_run))})
+            except NotAllowed as error:  # only its garbage cannot be collected, and that says so
+                warning("the namespace of %s stays as it is: %s", record.name, error)
             written.append(upgrade_refs(self._stores(record), dry_run=dry_run))
             written.append(self._rewrite(PARTITION, record.name.encode(), RepositoryRecord, "repository", dry_run))
         # last: who sees the new format of the lake may rely on all of it
@@ -227,7 +247,7 @@ class Lake:
         Args:
             dry_run: only say what would be mended.
         """
-        return repair(self._kv, self._stores, dry_run=dry_run)
+        return repair(self._kv, self._stores, self.id, dry_run=dry_run)
 
     def _rewrite(
         self,
@@ -273,11 +293,8 @@ class Lake:
 
         names = repositories if repositories is not None else [record.name for record in self.repositories()]
         sources = [Source(record, self._stores(record)) for record in (find_repository(self._kv, n) for n in names)]
-        raw = self._kv.get(_PARTITION, _KEY)
-        assert raw is not None
-        lake_id = decode(LakeRecord, raw, "the lake").lake_id
         place = open_blobs(os.fspath(target), synced=self._settings.synced)
-        return save(place, sources, lake_id, self._clock.now_us(), data=data, progress=progress)
+        return save(place, sources, self.id, self._clock.now_us(), data=data, progress=progress)
 
     @logged("restore")
     def restore(
@@ -286,6 +303,7 @@ class Lake:
         repository: str | None = None,
         *,
         name: str | None = None,
+        take_over: bool = False,
         check: bool = True,
         progress: Progress = lambda done, total: None,
     ) -> list[Repository]:
@@ -295,6 +313,9 @@ class Lake:
             source: the folder or URL of the backup.
             repository: only this one; by default all.
             name: bring it back under this name.
+            take_over: of a backup without bytes, whose lake is gone: the namespace of the original becomes this
+                lake's. Without it, the bytes are read from there, and the original's garbage collection is refused
+                as long as this lake needs them.
             check: read everything and compare it with its checksums afterwards.
 
         Raises:
@@ -317,9 +338,13 @@ class Lake:
         for one in chosen:
             known_as = name or one.record.name
             check_repository_name(known_as)
-            namespace = f"{known_as}-{one.record.id}" if one.has_data else one.url
-            record = replace_fields(one.record, name=known_as, namespace=namespace)
-            load(place, one, record, self._kv, self._stores, progress)
+            record = replace_fields(
+                one.record,
+                name=known_as,
+                namespace=one.url if take_over else f"{known_as}-{one.record.id}-{self.id[:8]}",
+                behind="" if one.has_data or take_over else one.url,
+            )
+            load(place, one, record, self._kv, self._stores, progress, self.id, take_over=take_over)
             made.append(Repository(self._core(record)))
             if check:
                 _refuse_damaged(made[-1])
@@ -332,7 +357,8 @@ class Lake:
         return join_url(root if "://" in root else f"file://{quote(str(Path(root).absolute()))}", record.namespace)
 
     def _blobs(self, record: RepositoryRecord) -> BlobStore:
-        return open_blobs(self._namespace_url(record), synced=self._settings.synced)
+        own = open_blobs(self._namespace_url(record), synced=self._settings.synced)
+        return FallbackBlobs(own, open_blobs(record.behind)) if record.behind else own
 
     def _stores(self, record: RepositoryRecord) -> Stores:
         trees = TreeStore(self._blobs(record))

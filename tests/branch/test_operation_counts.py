@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from strandline import lake as lake_module
 from strandline.errors import NothingToCommit
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake
@@ -23,6 +24,7 @@ class Counted:
     def __init__(self, folder: Path) -> None:
         self.store = CountingStore(MemoryStore())
         settings = Settings(kv="memory://", blob=f"file://{folder}", synced=False, committer="t")
+        lake_module._check_format(self.store, ManualClock(), settings, create=True)
         self.lake = Lake(settings, self.store, ManualClock())
         self.repo: Repository = self.lake.create_repository("nyc")
         self.main: Branch = self.repo.branch("main")

@@ -68,6 +68,7 @@ def test_the_life_of_jobs_reads_like_its_transcript(lake_cli: Run, tmp_path: Pat
     text = "\n".join(lines) + "\n"
     text = text.replace(str(tmp_path), "<folder>")
     text = re.sub(r"\b[0-9a-f]{40}\b", "<id>", text)
+    text = re.sub(r"\b[0-9a-f]{20}\b", "<branch>", text)
     text = re.sub(r"\b[0-9a-f]{12}\b", "<commit>", text)
     text = re.sub(r"process \d+", "process <pid>", text)
     text = re.sub(r"\([\d,]+ bytes\)", "(<n> bytes)", text)

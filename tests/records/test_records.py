@@ -324,7 +324,7 @@ def test_what_an_earlier_version_broke_is_mended_after_a_question(tmp_path: Path
     before = (place / "metadata.db").read_bytes()
     looked = command("upgrade", "--repair", "--dry-run")
     assert looked.returncode == 0, looked.stderr
-    assert "cannot be read" in looked.stdout
+    assert "is broken" in looked.stdout
     refused = command("upgrade", "--repair", answer="n\n")
     assert "Nothing was changed" in refused.stdout
     assert (place / "metadata.db").read_bytes() == before

@@ -68,7 +68,7 @@ def test_a_branch_or_tag_name_that_breaks_the_rule_is_refused_in_words(
 def test_a_path_that_breaks_the_rule_is_refused_in_words(main: Branch, path: object) -> None:
     calls: list[Any] = [main.find, main.delete, lambda p: main.put(p, b"x"), lambda p: main.copy(p, "y")]
     for call in calls:
-        with pytest.raises(InvalidName, match="1 to 1024 bytes|must be a str"):
+        with pytest.raises(UsageError, match="1 to 1024 bytes|must be a str|expects a text"):
             call(path)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from strandline import lake as lake_module
 from strandline.kv.store import Store
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
@@ -26,6 +27,7 @@ class Driver:
         self.store = FaultyStore(kv, self._plan)
         self.next: Callable[[str, bytes, bytes], Outcome] = lambda call, partition, key: Outcome.DONE
         self._opens = (Settings(kv="memory://", blob=f"file://{folder}", synced=False, committer="t"), clock)
+        lake_module._check_format(self.store, clock, self._opens[0], create=True)
         self.lake = Lake(self._opens[0], self.store, clock)
         self.repo: Repository = self.lake.repository("nyc", create=create)
         self.main: Branch = self.repo.branch("main")

@@ -89,7 +89,7 @@ def test_n12_a_rejected_one_goes_whole_and_is_swept_twice(first: Driver, second:
     assert blobs(first, other.data_prefix)
     # the zombie had one more upload under way
     namespace = first.repo._core.resolver.namespace
-    namespace.put(tx.data_prefix + "late/part-0.parquet", b"x")
+    namespace.put(f"{tx.data_prefix}sl_write={'0' * 20}/late/part-0.parquet", b"x")
     assert collect(second, grace_days=7).rejected == 1
     assert not blobs(first, tx.data_prefix)
     assert first.main.transactions[tx.transaction_id].state == "rejected-acknowledged"
@@ -252,6 +252,7 @@ def test_what_is_condemned_cannot_be_linked_and_what_is_linked_is_spared(
     keys = pa.array([address])
     record = promises.Condemned("run", 1, 1, stores.clock.now_us())
     promises.write_condemned(stores, record, keys)
+    assert promises.condemned(stores) == [record]
     with pytest.raises(ObjectMissing, match="being collected"):
         second.main.copy("a", "b", ref=old)
     assert not second.main.exists("b")
@@ -263,7 +264,9 @@ def test_what_is_condemned_cannot_be_linked_and_what_is_linked_is_spared(
     promises.write_condemned(stores, record, keys)
     from strandline.repository.garbage import Collector
 
-    assert Collector(first.repo._core, first.repo.gc.retention)._finish(record) == 0
+    collector = Collector(first.repo._core, first.repo.gc.retention)
+    collector._owner.begin()
+    assert collector._finish("run") == 0
     assert address in blobs(first)
 
 

@@ -24,13 +24,15 @@ from strandline.backup.layout import (
 )
 from strandline.backup.save import copy_file
 from strandline.blob import BlobStore
+from strandline.blob.fallback import FallbackBlobs
 from strandline.branch.record import Branch, Deleted, RefRecord
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, Conflict, Corrupted
 from strandline.ids import StagingToken, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
-from strandline.repository.catalog import claim_namespace, read_record
+from strandline.repository import namespace
+from strandline.repository.catalog import read_record
 from strandline.repository.parallel import in_parallel
 from strandline.repository.record import PARTITION, RepositoryRecord
 
@@ -44,8 +46,15 @@ def load(
     kv: Store,
     make_stores: MakeStores,
     progress: Progress,
+    lake: str,
+    *,
+    take_over: bool,
 ) -> None:
     """Bring a repository back under a record, which tells its name and its storage namespace.
+
+    Args:
+        lake: the id of the lake that it is brought into.
+        take_over: the namespace is that of the original, whose lake is gone.
 
     Raises:
         AlreadyExists: its name is taken, or the repository itself is still in this lake.
@@ -63,7 +72,10 @@ def load(
             )
     stores = make_stores(record)
     _claim(stores, record)
-    claim_namespace(stores.trees.blobs, record)
+    blobs = stores.trees.blobs
+    if isinstance(blobs, FallbackBlobs):  # first: from now on nobody deletes there what is needed here
+        namespace.leave_reader(blobs.behind, lake, record.id, stores.clock.now_us())
+    namespace.claim(stores, record.id, record.name, lake, take_over=take_over)
     if saved.has_data:
         _files(place, record, stores.trees.blobs, progress)
     for page in load_pages(place, lambda number: records_key(record.id, saved.run, number), saved.record_pages):

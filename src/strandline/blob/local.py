@@ -105,13 +105,40 @@ class LocalBlobStore(BlobStore):
         return _info(key, stat)
 
     def delete_many(self, keys: Iterable[str]) -> None:
+        links = _Links(self._root)
         for key in keys:
+            if links.lead_away(key):
+                continue
             try:
                 os.unlink(self._path(key))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
                 raise _unavailable(error, self.root, "unknown") from error
+
+    def through_links(self, keys: Sequence[str]) -> set[str]:
+        links = _Links(self._root)
+        return {key for key in keys if links.lead_away(key)}
+
+    def half_written(self, before_us: int) -> list[BlobInfo]:
+        found = []
+        try:
+            with os.scandir(self._root + INCOMING) as entries:
+                for entry in entries:
+                    with suppress(FileNotFoundError):  # its put has ended meanwhile
+                        info = _info(entry.name, entry.stat(follow_symlinks=False))
+                        if entry.is_file(follow_symlinks=False) and info.modified_at_us < before_us:
+                            found.append(info)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _unavailable(error, self.root, "no") from error
+        return found
+
+    def drop_half_written(self, infos: Iterable[BlobInfo]) -> None:
+        for info in infos:
+            with suppress(OSError):  # a later run tries again
+                os.unlink(f"{self._root}{INCOMING}/{info.key}")
 
     def list_pages(self, prefix: str = "") -> Iterator[list[BlobInfo]]:
         page: list[BlobInfo] = []
@@ -139,9 +166,9 @@ class LocalBlobStore(BlobStore):
     def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
         """Files whose key starts with `prefix`, depth first; folders that cannot match are not opened."""
         folder = prefix.rpartition("/")[0]
-        pending = [folder]
+        pending: list[tuple[str, frozenset[str]]] = [(folder, frozenset())]
         while pending:
-            folder = pending.pop()
+            folder, linked = pending.pop()
             try:
                 entries = os.scandir(self._root + folder)
             except (FileNotFoundError, NotADirectoryError):
@@ -152,7 +179,13 @@ class LocalBlobStore(BlobStore):
                     if entry.is_dir():
                         matches = key.startswith(prefix) or prefix.startswith(key + "/")
                         if matches and key != INCOMING:
-                            pending.append(key)
+                            above = linked
+                            if entry.is_symlink():  # of a circle, once around is enough
+                                real = os.path.realpath(entry.path)
+                                if real in linked or os.path.realpath(self._root + folder).startswith(real):
+                                    continue
+                                above = linked | {real}
+                            pending.append((key, above))
                     elif key.startswith(prefix):
                         yield key, entry
 
@@ -185,6 +218,24 @@ class LocalBlobStore(BlobStore):
 
     def spark_url(self, key: str) -> str:
         return f"file://{self._root}{key}"
+
+
+class _Links:
+    """Which folders below a root are reached through a link; each is looked at once."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._away: dict[str, bool] = {"": False}
+
+    def lead_away(self, key: str) -> bool:
+        return self._folder(key.rpartition("/")[0]) or os.path.islink(self._root + key)
+
+    def _folder(self, folder: str) -> bool:
+        found = self._away.get(folder)
+        if found is None:
+            found = self._folder(folder.rpartition("/")[0]) or os.path.islink(self._root + folder)
+            self._away[folder] = found
+        return found
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -98,6 +98,22 @@ class BlobStore(ABC):
     def sync(self, keys: Sequence[str]) -> None:  # noqa: B027 - most stores have nothing to do
         """Make blobs that others wrote, such as Spark, as durable as those of `put`."""
 
+    def through_links(self, keys: Sequence[str]) -> set[str]:
+        """Which keys lead through a link below the root, to what somebody else may keep. They are never deleted."""
+        return set()
+
+    def half_written(self, before_us: int) -> list[BlobInfo]:
+        """What puts that died have left, and readers never see; only what was last written before a moment."""
+        return []
+
+    def drop_half_written(self, infos: Iterable[BlobInfo]) -> None:  # noqa: B027 - most stores have none
+        """Remove what `half_written` found."""
+
+    @property
+    def own(self) -> BlobStore:
+        """The store that is written to and deleted from; what is only read from may lie elsewhere."""
+        return self
+
     @abstractmethod
     def spark_url(self, key: str) -> str:
         """The URL under which Hadoop's file systems, and so Spark, know a key."""

@@ -60,6 +60,8 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True):
         state: as far as anybody has written it down; the branch record may know better.
         commit: that published it, or "".
         swept_at: when its prefix was swept first, or None.
+        ended_at: by the clock of whoever wrote the end down, for those who look.
+        seen_ended_at: when a collector first saw the end, by the object store's clock.
     """
 
     id: int
@@ -77,6 +79,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True):
     commit: CommitId | Literal[""] = ""
     digest: str = ""
     swept_at: Microseconds | None = None
+    seen_ended_at: Microseconds | None = None
 
 
 class Repeat(msgspec.Struct, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
 import msgspec
@@ -22,6 +23,12 @@ GraceOption = Annotated[
 ]
 
 
+ReadersOption = Annotated[
+    bool,
+    typer.Option("--despite-readers", help="Although a lake that was restored without bytes reads these files."),
+]
+
+
 def _told(plan: Plan, verb: str) -> str:
     parts = [
         f"{verb} {counted(plan.files, 'file')} ({plan.bytes:,} bytes) of {plan.total_files:,}",
@@ -29,35 +36,41 @@ def _told(plan: Plan, verb: str) -> str:
         f"{plan.dead:,} left by committed transactions",
         f"{plan.rejected:,} of rejected ones",
     ]
-    stay = f"{plan.young:,} are too young, {plan.unknown:,} are not strandline's."
+    stay = f"{plan.young:,} are too young, {plan.unknown:,} are not strandline's, {plan.linked:,} lie behind links."
+    places = [f"  {one.prefix}: {counted(one.files, 'file')} ({one.bytes:,} bytes), {one.why}" for one in plan.places]
     commits = f"{counted(plan.kept, 'commit')} kept, {plan.expiring:,} expiring now, {plan.expired:,} expired earlier."
-    return f"{': '.join((parts[0], ', '.join(parts[1:])))}.\n{stay}\n{commits}"
+    what = f"{': '.join((parts[0], ', '.join(parts[1:])))}."
+    return "\n".join([what, *places, stay, commits])
 
 
 @app.command()
 def plan(
     repository: RepositoryArgument,
     grace_days: GraceOption = GRACE_DAYS,
+    despite_readers: ReadersOption = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a run would delete now, and how much that frees."""
     with session(lake, as_json) as s:
         gc = s.repository(repository).gc
-        _tell(s.out, "A run would delete", lambda progress: gc.plan(grace_days=grace_days, progress=progress))
+        collect = partial(gc.plan, grace_days=grace_days, despite_readers=despite_readers)
+        _tell(s.out, "A run would delete", lambda told: collect(progress=told))
 
 
 @app.command()
 def run(
     repository: RepositoryArgument,
     grace_days: GraceOption = GRACE_DAYS,
+    despite_readers: ReadersOption = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete it. May be interrupted, and run while others work."""
     with session(lake, as_json) as s:
         gc = s.repository(repository).gc
-        _tell(s.out, "Deleted", lambda progress: gc.run(grace_days=grace_days, progress=progress))
+        collect = partial(gc.run, grace_days=grace_days, despite_readers=despite_readers)
+        _tell(s.out, "Deleted", lambda told: collect(progress=told))
 
 
 def _tell(out: Output, verb: str, collect: Callable[[Progress], Plan]) -> None:

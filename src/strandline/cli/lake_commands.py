@@ -82,7 +82,7 @@ def _repaired(s: Session, dry_run: bool, yes: bool) -> bool:
     found = s.lake.repair(dry_run=True)
     for one in found:
         what = "; ".join(one.fields)
-        line = f"{one.record} cannot be read: {what}." if one.is_mended else f"{one.record} cannot be mended: {what}."
+        line = f"{one.record} is broken: {what}." if one.is_mended else f"{one.record} cannot be mended: {what}."
         s.out.say(line, {"record": one.record, "fields": list(one.fields), "can_be_mended": one.is_mended})
     mendable = [one for one in found if one.is_mended]
     if not found:

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from urllib.parse import urlsplit, urlunsplit
 
-import msgspec
 from msgspec.structs import replace
 
-from strandline.blob import BlobExists, BlobNotFound, BlobStore, open_store
+from strandline.blob import BlobNotFound, open_store
 from strandline.branch.commits import commit_pair, make_commit
 from strandline.branch.record import Branch, Deleted, RefRecord, Why, with_head
 from strandline.branch.stores import Stores
@@ -17,24 +16,17 @@ from strandline.branch.token_queue import KEY_PREFIX, dropped, put_item, sweep
 from strandline.clock import Clock
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
-from strandline.ids import BranchId, CommitId, RepositoryId, StagingToken, check_ref_name, check_repository_name, new_id
+from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, check_repository_name, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
+from strandline.repository import namespace
 from strandline.repository.record import PARTITION, RepositoryRecord
 from strandline.tree.store import EMPTY
 
-MARKER = "_strandline/repository.json"
-"""Lies in every storage namespace and says whose it is."""
 FIRST_MESSAGE = "Repository created"
 DELETE_ATTEMPTS = 20
 MakeStores = Callable[[RepositoryRecord], Stores]
 UrlOf = Callable[[RepositoryRecord], str]
 """The URL of a repository's storage namespace."""
-
-
-class Marker(msgspec.Struct, frozen=True):
-    format: int
-    repository_id: RepositoryId
-    repository: str
 
 
 def read_record(kv: Store, name: str) -> tuple[bytes | None, RepositoryRecord | None]:
@@ -73,6 +65,7 @@ def create_repository(
     url_of: UrlOf,
     committer: str,
     make_stores: MakeStores,
+    lake: str,
 ) -> RepositoryRecord:
     """Make a repository: its namespace, its first commit and branch, and last of all its name.
 
@@ -86,11 +79,11 @@ def create_repository(
     _refuse_overlap(kv, record, url_of)
     stores = make_stores(record)
     blobs = stores.trees.blobs
-    _take_namespace(blobs, record)
+    namespace.take(stores, record.id, record.name, lake)
     try:
         _refuse_markers_above(record, url_of)
     except BaseException:
-        blobs.delete_many([MARKER])
+        blobs.delete_many([namespace.MARKER])
         raise
     now = clock.now_us()
     first = make_commit(EMPTY, (), message=FIRST_MESSAGE, committer=committer, metadata={}, date_us=now)
@@ -124,7 +117,7 @@ def _taken(name: str) -> AlreadyExists:
 def _forget(kv: Store, stores: Stores) -> None:
     for partition in (stores.refs, stores.records):
         kv.delete_many(partition, [key for key, _ in kv.scan(partition)])
-    stores.trees.blobs.delete_many([MARKER])
+    stores.trees.blobs.delete_many([namespace.MARKER])
 
 
 def _refuse_overlap(kv: Store, record: RepositoryRecord, url_of: UrlOf) -> None:
@@ -147,7 +140,7 @@ def _refuse_markers_above(record: RepositoryRecord, url_of: UrlOf) -> None:
     for depth in range(1 if parts.scheme == "file" else 0, len(folders)):
         above = urlunsplit(parts._replace(path="/" + "/".join(folders[:depth])))
         with suppress(BlobNotFound, StoreUnavailable):
-            open_store(above).head(MARKER)
+            open_store(above).head(namespace.MARKER)
             raise _overlapping(record, f"a repository at {above}")
 
 
@@ -160,37 +153,6 @@ def _overlapping(record: RepositoryRecord, whose: str) -> AlreadyExists:
         f"The storage namespace {record.namespace!r} overlaps that of {whose}.",
         next="Give each repository a prefix of its own.",
     )
-
-
-def _take_namespace(blobs: BlobStore, record: RepositoryRecord) -> None:
-    """Write the marker; the probe that the namespace can be written and read, and that nobody else has it."""
-    marker = msgspec.json.encode(Marker(1, record.id, record.name))
-    try:
-        blobs.put(MARKER, marker, "create")
-        if blobs.get(MARKER) != marker:
-            raise StoreUnavailable(f"{blobs.url} gives back other bytes than were written.", happened="unknown")
-    except BlobExists:
-        raise AlreadyExists(
-            f"The storage namespace {blobs.url} belongs to a repository already.",
-            next=f"Use another prefix; or, if that repository is gone, delete {MARKER} and what lies beside it.",
-        ) from None
-    except BlobNotFound:
-        raise StoreUnavailable(f"{blobs.url} does not return what was just written.", happened="unknown") from None
-
-
-def claim_namespace(blobs: BlobStore, record: RepositoryRecord) -> None:
-    """Take a namespace, or find that it is this repository's already, as after a crash or where its bytes still are."""
-    try:
-        held = msgspec.json.decode(blobs.get(MARKER), type=Marker)
-    except BlobNotFound:
-        _take_namespace(blobs, record)
-        return
-    except msgspec.MsgspecError:
-        held = None
-    if held is None or held.repository_id != record.id:
-        raise AlreadyExists(
-            f"The storage namespace {blobs.url} belongs to another repository.", next="Use another prefix."
-        )
 
 
 def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStores) -> RepositoryRecord:

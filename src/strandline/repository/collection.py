@@ -51,20 +51,31 @@ class GarbageCollection:
 
     @logged("plan garbage collection")
     def plan(
-        self, *, grace_days: float = GRACE_DAYS, progress: Progress = no_progress, spark: SparkSession | None = None
+        self,
+        *,
+        grace_days: float = GRACE_DAYS,
+        despite_readers: bool = False,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
     ) -> Plan:
         """What a run would delete now, and how much that frees. Deletes nothing.
 
         Args:
             grace_days: how young a file must be to stay although nothing refers to it.
+            despite_readers: although another lake, which was restored without its bytes, reads this namespace.
             progress: told what is being done, how much of it is done, and of how much.
             spark: a session that reads the metadata, for lakes with very many commits.
         """
-        return self._collector(grace_days, progress, spark).plan()
+        return self._collector(grace_days, despite_readers, progress, spark).plan()
 
     @logged("collect garbage")
     def run(
-        self, *, grace_days: float = GRACE_DAYS, progress: Progress = no_progress, spark: SparkSession | None = None
+        self,
+        *,
+        grace_days: float = GRACE_DAYS,
+        despite_readers: bool = False,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
     ) -> Plan:
         """Delete what `plan` shows. May be interrupted at any time, and run at any time beside all other work.
 
@@ -72,12 +83,22 @@ class GarbageCollection:
 
         Raises:
             Contention: another run is under way.
+            NotAllowed: the storage namespace may be another lake's as well, so that nothing may be deleted from it.
         """
-        return self._collector(grace_days, progress, spark).run()
+        return self._collector(grace_days, despite_readers, progress, spark).run()
 
-    def _collector(self, grace_days: float, progress: Progress, spark: SparkSession | None) -> Collector:
+    def _collector(
+        self, grace_days: float, despite_readers: bool, progress: Progress, spark: SparkSession | None
+    ) -> Collector:
         marker: Marker = mark_here
         if spark is not None:
             marker = import_module("strandline.spark.garbage").marker(spark)
         core = self._repository._core
-        return Collector(core, self.retention, grace_days=grace_days, progress=progress, marker=marker)
+        return Collector(
+            core,
+            self.retention,
+            grace_days=grace_days,
+            despite_readers=despite_readers,
+            progress=progress,
+            marker=marker,
+        )

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from strandline.blob import BlobStore
 from strandline.ids import prefix_end
-from strandline.repository.catalog import MARKER
+from strandline.repository.namespace import MARKER, READERS
 from strandline.shards.catalog import FOLDER
 from strandline.tree.rows import search
 
@@ -39,6 +39,7 @@ class Files:
         self.times: npt.NDArray[np.int64] = sizes_and_times[:, 1]
         self.is_referred: npt.NDArray[np.bool_] = np.zeros(len(self.keys), np.bool_)
         self.mark(pa.array([MARKER]))
+        self.is_referred[self.below(READERS, prefix_end(READERS))] = True
         # what shards refer to is known to their logs alone, and collected by their own upkeep
         self.is_referred[self.below(SHARDS, prefix_end(SHARDS))] = True
 

@@ -8,6 +8,7 @@ with it. Memory: the keys, sizes and times of all files, as columns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -35,21 +36,24 @@ from strandline.repository import promises
 from strandline.repository.core import RepositoryCore
 from strandline.repository.files import Files
 from strandline.repository.manifest import decode_deadlist
-from strandline.repository.physical import PHYSICAL_ROOT, TRANSACTIONS_FOLDER, transaction_folder, transaction_prefix
+from strandline.repository.namespace import Ownership
+from strandline.repository.physical import transaction_folder, transaction_prefix
 from strandline.repository.promises import Condemned, Expired
 from strandline.repository.retention import DAY_US, GRACE_DAYS, Retention, retained
+from strandline.repository.shapes import are_own, place_of
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import column, search
-from strandline.tree.store import EMPTY, METARANGES_FOLDER, RANGES_FOLDER, TreeRef, TreeStore
+from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
 
-OWN_FOLDERS = (f"{PHYSICAL_ROOT}/", f"{RANGES_FOLDER}/", f"{METARANGES_FOLDER}/", f"{TRANSACTIONS_FOLDER}/")
-"""Where files of ours are. What lies elsewhere is somebody else's, and is left alone."""
 CACHE_MAX_BYTES = 16 << 20
 DELETE_KEYS = 1_000
 SEAL_ATTEMPTS = 100
 MAX_GRACE_DAYS = 36_500.0
+MAX_PLACES = 100
 RECORDS_KEPT_DAYS = 30.0
-"""How long the record of a transaction outlives its files: a repeated commit, or a token, is recognised by it."""
+"""How long the record of a transaction outlives its files: a repeated commit, or a token, is recognised by it. The days
+count from when a collector first saw the end, by the object store's clock: those of collectors and publishers may be
+wrong by any amount, and a token that is forgotten too early lets a job be published twice."""
 
 Progress = Callable[[str, int, int], object]
 """Told what is being done, how much of it is done, and of how much (0: unknown)."""
@@ -57,6 +61,20 @@ Progress = Callable[[str, int, int], object]
 
 def no_progress(doing: str, done: int, total: int) -> None:
     """Tells nobody."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What goes below a prefix, for one reason.
+
+    Attributes:
+        prefix: of a branch, a transaction, or a kind of metadata.
+        why: in a few words.
+    """
+
+    prefix: str
+    why: str
+    files: int
+    bytes: int
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,10 +87,14 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         rejected: files of acknowledged rejected transactions.
         young: files that nothing refers to and that are too young to go.
         unknown: files that are not strandline's.
+        linked: files that nothing refers to and that lie behind a link to another place: they stay.
+        half_written: what puts that died have left.
         expiring: commits that no rule keeps any more; their files go in a later run.
         expired: commits that an earlier run has found so: their files go now.
         kept: commits that are kept.
         examples: some of the files that go.
+        resumed: files that an earlier run had condemned and this one deleted.
+        places: what goes and why, the most bytes first, at most `MAX_PLACES` of them.
     """
 
     files: int = 0
@@ -89,6 +111,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     total_files: int = 0
     examples: tuple[str, ...] = ()
     resumed: int = 0
+    linked: int = 0
+    half_written: int = 0
+    places: tuple[Place, ...] = ()
 
 
 class Marker(Protocol):
@@ -135,6 +160,7 @@ class _Findings:
     history: _History
     finished: list[TransactionRecord] = field(default_factory=list)
     swept: list[TransactionRecord] = field(default_factory=list)
+    ended: list[TransactionRecord] = field(default_factory=list)
     forgotten: list[TransactionRecord] = field(default_factory=list)
 
 
@@ -145,6 +171,10 @@ class Collector:
         grace_days: files younger than this stay although nothing refers to them.
         before_us: instead of a grace: files that were modified later stay.
         links_before_us: instead of two graces: link records that were seen later stay.
+        despite_readers: collect although a lake that was restored without its bytes reads this namespace.
+
+    Raises:
+        NotAllowed: nobody can be sure that the namespace is this repository's alone.
     """
 
     def __init__(
@@ -155,6 +185,7 @@ class Collector:
         grace_days: float = GRACE_DAYS,
         before_us: Microseconds | None = None,
         links_before_us: Microseconds | None = None,
+        despite_readers: bool = False,
         progress: Progress = no_progress,
         marker: Marker = mark_here,
     ) -> None:
@@ -163,6 +194,8 @@ class Collector:
         self._core = core
         self._stores = core.stores
         self._rules = rules
+        self._owner = Ownership(self._stores, self._stores.repository_id, core.name)
+        self._owner.check(despite_readers=despite_readers)
         self._grace_us = round(grace_days * DAY_US)
         self._run = new_id()
         self._now = self._store_time()
@@ -188,21 +221,25 @@ class Collector:
 
     def run(self) -> Plan:
         """Collect. A repetition after an interruption goes on where it was interrupted."""
-        resumed = 0
         for left in promises.condemned(self._stores):
             promises.refuse_running(self._stores, left)
-            resumed += self._finish(left)
+        self._owner.begin()
+        resumed = sum(self._finish(left.run) for left in promises.condemned(self._stores))
         found = self._find()
         self._expire(found.history)
         promises.put_expired(self._stores, found.history.gone, Expired(self._run, self._now, swept=True))
         if len(found.keys):
             record = Condemned(self._run, len(found.keys), found.plan.bytes, self._stores.clock.now_us())
             promises.write_condemned(self._stores, record, found.keys)
-            self._finish(record)
+            self._finish(self._run)
+        blobs = self._stores.trees.blobs.own
+        blobs.drop_half_written(blobs.half_written(self._before))
         for transaction in found.swept:
             self._swept(transaction)
         for transaction in found.finished:
-            transactions.advance(self._stores, transaction, "collected")
+            transactions.advance(self._stores, transaction, "collected", seen_ended_at=self._now)
+        for transaction in found.ended:
+            self._see_the_end(transaction)
         for transaction in found.forgotten:
             transactions.forget(self._stores, transaction)
         promises.drop_links(self._stores, self._store_time(), self._links_before)
@@ -213,7 +250,7 @@ class Collector:
     def _find(self) -> _Findings:
         owners = _Transactions(self._core)
         self._progress("listing files", 0, 0)
-        files = Files(self._stores.trees.blobs)
+        files = Files(self._stores.trees.blobs.own)
         trees, branches, tags = self._staged(files)
         bases = [owner.record.base for owner in owners.all() if owner.state == "open" and owner.record is not None]
         tags += [base for base in bases if base]
@@ -320,17 +357,19 @@ class Collector:
 
     def _judge(self, files: Files, owners: _Transactions, history: _History) -> _Findings:
         free = ~files.is_referred
-        own = np.zeros(len(files), np.bool_)
-        for folder in OWN_FOLDERS:
-            own[files.below(folder, prefix_end(folder))] = True
+        own = are_own(files.keys)
+        for record in promises.condemned(self._stores):  # the lists of runs that have not ended
+            own[files.below(record.folder, prefix_end(record.folder))] = False
         old = files.times < self._before
         goes = free & own & old
         young = free & own & ~old
+        why = np.full(len(files), _ORPHAN, np.int8)
         dead = rejected = 0
         finished: list[TransactionRecord] = []
         swept: list[TransactionRecord] = []
         forgotten: list[TransactionRecord] = []
-        until = self._stores.clock.now_us() - round(RECORDS_KEPT_DAYS * DAY_US)  # their dates are of our clocks
+        ended: list[TransactionRecord] = []
+        until = self._now - round(RECORDS_KEPT_DAYS * DAY_US)
         for owner in owners.all():
             places = [files.below(prefix, prefix_end(prefix)) for prefix in owner.prefixes]
             state = owner.state
@@ -341,6 +380,7 @@ class Collector:
                 for place in places:
                     rejected += int((free[place] & own[place]).sum())
                     goes[place] = free[place] & own[place]
+                    why[place] = _REJECTED
                     young[place] = False
                 if owner.record is not None:
                     if owner.record.swept_at is None:
@@ -349,14 +389,19 @@ class Collector:
                         finished.append(owner.record)
             elif state == "committed" and owner.record is not None:
                 listed = self._deadlist(owner.record, files)
-                goes[listed[free[listed]]] = True
+                goes[listed[free[listed] & own[listed]]] = True
+                why[listed] = _DEAD
                 young[listed] = False
                 dead += int(free[listed].sum())
                 if owner.record.state == "committed":  # else somebody has yet to write that down
                     finished.append(owner.record)
-            elif state == "collected" and owner.record is not None and (owner.record.ended_at or 0) < until:
-                forgotten.append(owner.record)
-        at = np.flatnonzero(goes)
+            elif state == "collected" and owner.record is not None:
+                if owner.record.seen_ended_at is None:
+                    ended.append(owner.record)
+                elif owner.record.seen_ended_at < until:
+                    forgotten.append(owner.record)
+        at, linked = self._without_links(files, np.flatnonzero(goes))
+        half_written = self._stores.trees.blobs.own.half_written(self._before)
         keys = files.keys.take(pa.array(at)).cast(pa.string())
         plan = Plan(
             files=len(at),
@@ -372,8 +417,19 @@ class Collector:
             kept=len(history.kept),
             total_files=len(files),
             examples=tuple(keys.slice(0, 10).to_pylist()),
+            linked=linked,
+            half_written=len(half_written),
+            places=_places(keys, files.sizes[at], why[at]),
         )
-        return _Findings(plan, keys, history, finished, swept, forgotten)
+        return _Findings(plan, keys, history, finished, swept, ended, forgotten)
+
+    def _without_links(self, files: Files, at: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
+        """Leave out what lies behind a link to another place; how many those are."""
+        keys: list[str] = files.keys.take(pa.array(at)).to_pylist()
+        away = self._stores.trees.blobs.own.through_links(keys)
+        if not away:
+            return at, 0
+        return at[np.array([key not in away for key in keys], np.bool_)], len(away)
 
     def _deadlist(self, record: TransactionRecord, files: Files) -> npt.NDArray[np.int64]:
         """Where the files stand that a committed transaction wrote and did not publish."""
@@ -409,30 +465,48 @@ class Collector:
                 wanted.update(self._moved(key.decode(), record))
         promises.drop_expired(stores, [id for id in found.expiring if id in wanted])
 
-    def _finish(self, record: Condemned) -> int:
-        """Delete what is condemned and nobody has announced a link to; returns the number of files.
+    def _finish(self, run: str) -> int:
+        """Delete what a run has decided on; returns the number of files.
 
-        Invariant: the link records are read after the list was written. Who announces a link later sees the list.
+        Invariant: what goes is on a list that never changes (`promises.decide`), and the record is ended only when all
+        of it is gone. So whoever deletes late, after another run has gone on with the work, meets only keys that are
+        gone. The marker is looked at before each batch: a namespace that another lake has taken is not deleted from.
         """
         stores = self._stores
+        found = promises.find_condemned(stores, run)
         try:
-            keys = promises.condemned_keys(stores, record)
+            found = None if found is None else promises.decide(stores, *found)
+            if found is None:
+                return 0  # somebody else has ended it
+            keys = promises.condemned_keys(stores, found[1])
         except BlobNotFound:
-            promises.end_condemned(stores, record)
+            if (left := promises.find_condemned(stores, run)) is not None:
+                promises.end_condemned(stores, left[1])
             return 0
-        spared = promises.linked(stores)
         deleted = 0
-        for first in range(record.done, len(keys), DELETE_KEYS):
-            self._progress("deleting", first, len(keys))
-            some = keys.slice(first, DELETE_KEYS)
-            _, is_spared = search(spared, some)
-            gone: list[str] = some.filter(pa.array(~is_spared)).to_pylist()
-            stores.trees.blobs.delete_many(gone)
+        while found is not None and found[1].done < len(keys):
+            raw, record = found
+            self._progress("deleting", record.done, len(keys))
+            self._owner.demand()
+            gone: list[str] = keys.slice(record.done, DELETE_KEYS).to_pylist()
+            stores.trees.blobs.own.delete_many(gone)
             deleted += len(gone)
-            record = msgspec.structs.replace(record, done=first + len(some), at=stores.clock.now_us())
-            promises.put_condemned(stores, record)
-        promises.end_condemned(stores, record)
+            done = record.done + len(gone)
+            found = promises.advance_condemned(
+                stores, raw, msgspec.structs.replace(record, done=done, at=stores.clock.now_us())
+            )
+        if found is not None:
+            promises.end_condemned(stores, found[1])
         return deleted
+
+    def _see_the_end(self, record: TransactionRecord) -> None:
+        """Note when a collector first saw that a transaction has ended: from then on its record is kept for so long."""
+        raw, held = transactions.find_record(self._stores, record.branch_id, record.id)
+        if raw is None or held is None or held.seen_ended_at is not None:
+            return
+        seen = encode(msgspec.structs.replace(held, seen_ended_at=self._now))
+        with suppress(PredicateFailed):
+            self._stores.kv.set_if(self._stores.records, transactions.key_of(record.branch_id, record.id), seen, raw)
 
     def _swept(self, record: TransactionRecord) -> None:
         """Note the first sweep; a zombie may still be uploading, so there is a second one after a grace."""
@@ -442,6 +516,24 @@ class Collector:
         swept = encode(msgspec.structs.replace(held, swept_at=self._now))
         with suppress(PredicateFailed):
             self._stores.kv.set_if(self._stores.records, transactions.key_of(record.branch_id, record.id), swept, raw)
+
+
+_ORPHAN, _DEAD, _REJECTED = range(3)
+_WHY = ("nothing refers to it", "left by a committed transaction", "of a rejected transaction")
+
+
+def _places(keys: pa.StringArray, sizes: npt.NDArray[np.int64], why: npt.NDArray[np.int8]) -> tuple[Place, ...]:
+    """What goes by prefix and reason, the most bytes first."""
+    counts: Counter[tuple[str, int]] = Counter()
+    volumes: Counter[tuple[str, int]] = Counter()
+    for key, size, reason in zip(keys.to_pylist(), sizes.tolist(), why.tolist(), strict=True):
+        place = place_of(key), reason
+        counts[place] += 1
+        volumes[place] += size
+    return tuple(
+        Place(prefix, _WHY[reason], counts[prefix, reason], size)
+        for (prefix, reason), size in volumes.most_common(MAX_PLACES)
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,14 +13,15 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import numpy as np
 import pyarrow as pa
 
-from strandline.blob import BlobInfo, open_store
+from strandline.blob import BlobInfo, BlobNotFound, BlobStore, open_store
 from strandline.branch.commit import Draft
 from strandline.branch.commits import Commit, make_commit
 from strandline.branch.heads import NewHead, set_head
 from strandline.branch.record import refuse_blocked
-from strandline.errors import InvalidName, NotFound, some_paths
+from strandline.errors import InvalidName, NotFound, UsageError, some_paths
 from strandline.ids import PATH_MAX_BYTES, check_prefix, prefix_end
 from strandline.repository.core import RepositoryCore
+from strandline.repository.namespace import MARKER
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
 from strandline.tree.rows import SCHEMA, Changes
@@ -98,10 +101,14 @@ def _references(source: str, destination: str, progress: Callable[[], object]) -
     """Rows for all blobs of a source, sorted by path."""
     root, prefix = split_source(source)
     store = open_store(root)
+    refuse_namespaces(store, prefix)
     found: list[BlobInfo] = []
     for page in store.list_pages(prefix):
         found += page
         progress()
+    for info in found:
+        if info.key.endswith(MARKER):
+            raise _in_a_namespace(f"{store.url.partition('?')[0]}/{info.key}")
     paths = [destination + info.key[len(prefix) :] for info in found]
     _refuse_bad_paths(paths)
     order = sorted(range(len(paths)), key=paths.__getitem__)
@@ -122,6 +129,29 @@ def _references(source: str, destination: str, progress: Callable[[], object]) -
         schema=SCHEMA,
     )
     return Changes(rows, np.zeros(len(infos), np.bool_))
+
+
+def refuse_namespaces(store: BlobStore, prefix: str) -> None:
+    """Raise if a place lies in the storage namespace of a repository, of any lake: its own collector would delete
+    there, and know nothing of a reference by URL."""
+    folders = prefix.rstrip("/").split("/") if prefix else []
+    for depth in range(len(folders), -1, -1):
+        key = "/".join([*folders[:depth], MARKER])
+        with suppress(BlobNotFound):
+            store.head(key)
+            raise _in_a_namespace(f"{store.url.partition('?')[0]}/{key}")
+    above = store.local_path("x")
+    for folder in Path(os.path.realpath(above)).parents[1:] if above is not None else ():
+        if (folder / MARKER).is_file():
+            raise _in_a_namespace(str(folder / MARKER))
+
+
+def _in_a_namespace(marker: str) -> UsageError:
+    return UsageError(
+        f"What is to be imported belongs to a repository: {marker} marks its storage namespace, whose garbage is "
+        "collected.",
+        next="Within a repository use copy; from another one export first, and import the folder.",
+    )
 
 
 def _refuse_bad_paths(paths: list[str]) -> None:

@@ -24,7 +24,7 @@ from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
 from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable, UsageError
 from strandline.ids import CommitId, new_id
-from strandline.kv.store import PredicateFailed
+from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.tree.rows import search
 
 LINK = b"link/"
@@ -60,6 +60,7 @@ class Condemned(msgspec.Struct, frozen=True):
         count, bytes: of them.
         at: when it was last seen to work.
         done: how many of the list have been deleted.
+        final: names the list of what goes, once that is decided; until then everything that is listed may go.
     """
 
     run: str
@@ -67,10 +68,16 @@ class Condemned(msgspec.Struct, frozen=True):
     bytes: int
     at: Microseconds
     done: int = 0
+    final: str = ""
+
+    @property
+    def folder(self) -> str:
+        return f"{GC_FOLDER}/{self.run}/"
 
     @property
     def file(self) -> str:
-        return f"{GC_FOLDER}/{self.run}/condemned.parquet"
+        """The list that counts: that of all that is condemned, or what is left of it when the links were read."""
+        return f"{self.folder}{f'final-{self.final}' if self.final else 'condemned'}.parquet"
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -168,21 +175,67 @@ def condemned_keys(stores: Stores, record: Condemned) -> pa.StringArray:
     return keys
 
 
-def write_condemned(stores: Stores, record: Condemned, keys: pa.StringArray) -> None:
-    """Condemn: the list first, then the record that makes it count."""
+def write_condemned(stores: Stores, record: Condemned, keys: pa.StringArray) -> bytes:
+    """Condemn: the list first, then the record that makes it count; returns the record's bytes."""
+    _write_keys(stores, record.file, keys)
+    raw = encode(record)
+    stores.kv.set_if(stores.records, CONDEMNED + record.run.encode(), raw, ABSENT)
+    return raw
+
+
+def _write_keys(stores: Stores, file: str, keys: pa.StringArray) -> None:
     out = io.BytesIO()
     pq.write_table(pa.table({"key": keys}), out, compression="zstd")
-    stores.trees.blobs.put(record.file, out.getvalue(), "create")
-    put_condemned(stores, record)
+    stores.trees.blobs.put(file, out.getvalue(), "create")
 
 
-def put_condemned(stores: Stores, record: Condemned) -> None:
-    stores.kv.set(stores.records, CONDEMNED + record.run.encode(), encode(record))
+def find_condemned(stores: Stores, run: str) -> tuple[bytes, Condemned] | None:
+    """The record of a run as it is now; None if the run has ended."""
+    raw = stores.kv.get(stores.records, CONDEMNED + run.encode())
+    return None if raw is None else (raw, decode(Condemned, raw, "a run of the collector"))
+
+
+def advance_condemned(stores: Stores, raw: bytes, record: Condemned) -> tuple[bytes, Condemned] | None:
+    """Swap a run's record for the one that follows it. Who loses goes on with what is there.
+
+    Invariant: every write of the record is a swap against what was read, so that a late one never brings an ended run
+    back, and never says that less is done than is.
+    """
+    after = encode(record)
+    try:
+        stores.kv.set_if(stores.records, CONDEMNED + record.run.encode(), after, raw)
+        return after, record
+    except PredicateFailed:
+        return find_condemned(stores, record.run)
+
+
+def decide(stores: Stores, raw: bytes, record: Condemned) -> tuple[bytes, Condemned] | None:
+    """Decide for good what a run deletes: what it has condemned, less what links were announced to.
+
+    Invariant: the links are read after the record was there. Who announces a link later finds its bytes on the list
+    and is refused; who announced one before is in what is read here. The swap makes the first such list the only one:
+    whoever goes on with the run, however late, deletes exactly that, so a link that came since cannot lose its bytes.
+
+    Raises:
+        BlobNotFound: the list is gone, and so the run has ended.
+    """
+    while not record.final:
+        keys = condemned_keys(stores, record)
+        _, is_spared = search(linked(stores), keys)
+        final = replace(record, final=new_id(), at=stores.clock.now_us(), done=0)
+        _write_keys(stores, final.file, keys.filter(pa.array(~is_spared)))
+        found = advance_condemned(stores, raw, final)
+        if found is None:
+            return None
+        raw, record = found
+    return raw, record
 
 
 def end_condemned(stores: Stores, record: Condemned) -> None:
+    """All of the list is gone: so may the record be, and then the lists."""
     stores.kv.delete(stores.records, CONDEMNED + record.run.encode())
-    stores.trees.blobs.delete_many([record.file])
+    blobs = stores.trees.blobs.own
+    blobs.delete_many(list(blobs.list_keys(record.folder)))
 
 
 def linked(stores: Stores) -> pa.StringArray:

@@ -53,6 +53,7 @@ class RepositoryRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         namespace: where its bytes are: a URL, or a name below the lake's own object store.
+        behind: the URL of another lake's namespace, from which what is not in its own is read; or "".
         lock: on all branches; new ones inherit it.
         state: a deleted one keeps its record, so that a late swap cannot bring it back.
     """
@@ -62,6 +63,7 @@ class RepositoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     namespace: str
     default_branch: str
     created_at: Microseconds
+    behind: str = ""
     read_only: bool = False
     protections: tuple[Protection, ...] = ()
     retention: Retention = Retention()

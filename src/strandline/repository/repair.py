@@ -27,6 +27,7 @@ from strandline.envelope import decode, encode, version_of
 from strandline.errors import Corrupted, FormatError
 from strandline.ids import CommitId, new_id
 from strandline.kv.store import PredicateFailed, Store
+from strandline.repository import namespace
 from strandline.repository.promises import CONDEMNED, EXPIRED, LINK, PIN, PIN_DAYS, Condemned, Expired, Link, Pin
 from strandline.repository.record import PARTITION, RepositoryRecord
 from strandline.tree.rows import Entry, checked_staged, decode_staged
@@ -196,6 +197,13 @@ class Repair:
         if not self.dry_run:  # last: until then a run that dies leaves refs whose commits are there
             self.kv.delete_many(stores.records, [COMMIT + id.encode() for id in renamed])
 
+    def marker(self, stores: Stores, record: RepositoryRecord, lake: str) -> None:
+        if namespace.is_unmarked(stores):
+            if not self.dry_run:
+                namespace.renew(stores, record.id, record.name, lake)
+            what = f"the marker of the storage namespace of {record.name!r}"
+            self.found.append(Mended(what, ("it is missing or cut: it is written anew, as this lake's alone",)))
+
     def _readable(self, partition: bytes, key: bytes, raw: bytes, kind: Any, what: str) -> Any:
         """The record, mended if need be; None if it cannot be."""
         if is_readable(kind, raw):
@@ -302,9 +310,11 @@ def _renamed(branch: Branch, renamed: Mapping[str, CommitId]) -> Branch:
     return msgspec.structs.replace(branch, head=renamed.get(branch.head, branch.head), moves=moves)
 
 
-def repair(kv: Store, stores_of: Callable[[RepositoryRecord], Stores], *, dry_run: bool) -> list[Mended]:
-    """Find the records of a lake that cannot be read, and mend those that can be."""
+def repair(kv: Store, stores_of: Callable[[RepositoryRecord], Stores], lake: str, *, dry_run: bool) -> list[Mended]:
+    """Find the records and markers of a lake that cannot be read, and mend those that can be."""
     run = Repair(kv, dry_run)
     for record in run.repositories():
-        run.repository(stores_of(record), record.name)
+        stores = stores_of(record)
+        run.repository(stores, record.name)
+        run.marker(stores, record, lake)
     return run.found

@@ -135,6 +135,7 @@ def _empty() -> tuple[dict[bytes, dict[bytes, bytes]], dict[str, bytes]]:
             lambda found: blobs.url,
             "simulator",
             lambda _: Stores(kv, TreeStore(blobs), clock, REPOSITORY_ID, "simulator"),
+            "simulated lake",
         )
     return {name: dict(held.values) for name, held in kv._partitions.items()}, blobs.blobs
 
