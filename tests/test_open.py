@@ -112,6 +112,18 @@ MOUNTS = """\
 30 22 0:30 / /home rw - nfs4 server:/home rw
 31 30 0:31 / /home/local\\040disk rw - xfs /dev/vdb rw
 32 22 0:32 / /mnt/share rw - cifs //server/share rw
+33 22 0:33 / /mnt/juice rw - fuse.juicefs juice rw
+34 22 0:34 / /mnt/blob rw - fuse.blobfuse2 blob rw
+35 22 0:35 / /mnt/s3 rw - fuse.mount-s3 bucket rw
+36 22 0:36 / /mnt/bare rw - fuse something rw
+37 22 0:37 / /mnt/host rw - virtiofs host rw
+38 22 0:38 / /mnt/weka rw - wekafs weka rw
+39 22 0:39 / /mnt/gfs rw - gfs2 /dev/shared rw
+40 22 0:40 / /mnt/weed rw - fuse.seaweedfs weed rw
+41 22 0:41 / /mnt/vm rw - fuse.vmhgfs-fuse vm rw
+42 22 0:42 / /mnt/vbox rw - vboxsf box rw
+43 22 0:43 / /mnt/ntfs rw - fuseblk /dev/sdb1 rw
+44 22 0:44 / /mnt/overlay rw - fuse.fuse-overlayfs overlay rw
 """
 
 
@@ -122,6 +134,18 @@ MOUNTS = """\
         ("/home/me", "nfs4"),
         ("/home/local disk/lake", None),
         ("/mnt/share", "cifs"),
+        ("/mnt/juice", "fuse.juicefs"),
+        ("/mnt/blob", "fuse.blobfuse2"),
+        ("/mnt/s3", "fuse.mount-s3"),
+        ("/mnt/bare", "fuse"),
+        ("/mnt/host", "virtiofs"),
+        ("/mnt/weka", "wekafs"),
+        ("/mnt/gfs", "gfs2"),
+        ("/mnt/weed", "fuse.seaweedfs"),
+        ("/mnt/vm", "fuse.vmhgfs-fuse"),
+        ("/mnt/vbox", "vboxsf"),
+        ("/mnt/ntfs", None),
+        ("/mnt/overlay", None),
         ("/mnt", None),
     ],
 )

@@ -193,6 +193,7 @@ def open(
     blob: str | None = None,
     tenant: str | None = None,
     create: bool = False,
+    new: bool = False,
     synced: bool | None = None,
     committer: str | None = None,
     compaction: bool | None = None,
@@ -208,6 +209,7 @@ def open(
         blob: URL of the object store: a folder, s3://bucket/prefix, gs://…, az://….
         tenant: whose repositories; each tenant sees only its own.
         create: make the lake if it does not exist.
+        new: with `create`, make it although objects of an earlier one lie in its folder, whose metadata are gone.
         synced: False gives up safety against a power loss, not against a killed process, for speed.
         committer: who stands on commits that name nobody; by default the user's name.
         compaction: False keeps this process from compacting branches in the background; `Branch.compact` still does.
@@ -235,7 +237,7 @@ def open(
         shard_service=shard_service,
         shard_upkeep=shard_upkeep,
     )
-    return open_lake(settings, create=create)
+    return open_lake(settings, create=create, new=new)
 
 
 def __getattr__(name: str) -> Any:

@@ -33,6 +33,7 @@ from strandline.errors import (
     RepositoryNotFound,
     StoreUnavailable,
     UsageError,
+    some_paths,
 )
 from strandline.ids import RepositoryId, check_repository_name, new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
@@ -45,14 +46,14 @@ from strandline.repository.catalog import (
     list_repositories,
 )
 from strandline.repository.core import RepositoryCore
-from strandline.repository.namespace import adopt, drop_reader
+from strandline.repository.namespace import MARKER, adopt, drop_reader, read_marker
 from strandline.repository.record import PARTITION, RepositoryRecord
 from strandline.repository.repair import Mended, repair
 from strandline.repository.repository import Repository
 from strandline.repository.results import Results
 from strandline.repository.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
 from strandline.repository.upkeep import ThreadedUpkeep
-from strandline.settings import METADATA_FILE, Settings, current_user, portable, without_secrets
+from strandline.settings import DEFAULT_TENANT, METADATA_FILE, Settings, current_user, portable, without_secrets
 from strandline.shards.service import ShardService, service_urls
 from strandline.tree.store import TreeStore
 
@@ -291,10 +292,24 @@ class Lake:
         """
         from strandline.backup.save import Source, save
 
+        self._refuse_inside(os.fspath(target))
         names = repositories if repositories is not None else [record.name for record in self.repositories()]
         sources = [Source(record, self._stores(record)) for record in (find_repository(self._kv, n) for n in names)]
         place = open_blobs(os.fspath(target), synced=self._settings.synced)
         return save(place, sources, self.id, self._clock.now_us(), data=data, progress=progress)
+
+    def _refuse_inside(self, target: str) -> None:
+        """Raise if a backup would lie in the lake, or the lake in it: it would go with what it is to save."""
+        held = [str(self._settings.folder)] if self._settings.folder is not None else []
+        held += [self._settings.blob, *(self._namespace_url(record) for record in self.repositories())]
+        mine = open_blobs(target).url.partition("?")[0].rstrip("/") + "/"
+        for place in held:
+            theirs = open_blobs(place).url.partition("?")[0].rstrip("/") + "/"
+            if mine.startswith(theirs) or theirs.startswith(mine):
+                raise UsageError(
+                    f"The backup {target!r} and the lake's own {place!r} lie in each other.",
+                    next="Save to another folder, or another prefix, best on another disk.",
+                )
 
     @logged("restore")
     def restore(
@@ -393,8 +408,12 @@ def _refuse_damaged(repository: Repository) -> None:
         )
 
 
-def open_lake(settings: Settings, *, create: bool = False, clock: Clock | None = None) -> Lake:
+def open_lake(settings: Settings, *, create: bool = False, new: bool = False, clock: Clock | None = None) -> Lake:
     """Open the lake that the settings name.
+
+    Args:
+        create: make it if there is none.
+        new: make it although objects of an earlier one lie where its objects are to be.
 
     Raises:
         LakeNotFound: there is none, and `create` is not set.
@@ -406,9 +425,10 @@ def open_lake(settings: Settings, *, create: bool = False, clock: Clock | None =
         settings = replace(settings, committer=current_user())
     if settings.folder is not None:
         _prepare_folder(settings, create)
-    kv = TenantStore(_open_kv(settings.kv), settings.tenant)
+    shared = _open_kv(settings.kv)
+    kv = TenantStore(shared, settings.tenant)
     try:
-        _check_format(kv, clock, settings, create)
+        _check_format(kv, clock, settings, create, new, shared)
     except BaseException:
         kv.close()
         raise
@@ -464,18 +484,61 @@ def _no_lake(place: str) -> LakeNotFound:
     )
 
 
-def _check_format(kv: Store, clock: Clock, settings: Settings, create: bool) -> None:
+LAKES = b"lakes"
+"""Partition of all tenants: the ids of the lakes of this key-value store."""
+
+
+def _check_format(
+    kv: Store, clock: Clock, settings: Settings, create: bool, new: bool = False, shared: Store | None = None
+) -> None:
+    """Find the lake, or make it.
+
+    Args:
+        kv: what the tenant sees.
+        shared: what all tenants share, if it is known.
+    """
     raw = kv.get(_PARTITION, _KEY)
     if raw is not None:
         decode(LakeRecord, raw, "the lake")
         return
     if not create:
         raise _no_lake(f"{without_secrets(settings.kv)} for tenant {settings.tenant!r}")
+    if shared is not None and not new:
+        _refuse_hidden(shared, settings)
     record = LakeRecord(format=FORMAT_VERSION, lake_id=new_id(), created_at=clock.now_us())
+    if shared is not None:
+        shared.set(LAKES, record.lake_id.encode(), settings.tenant.encode())
     try:
         kv.set_if(_PARTITION, _KEY, encode(record), ABSENT)
     except PredicateFailed:
         return  # somebody else made the lake at the same time
+
+
+def _refuse_hidden(shared: Store, settings: Settings) -> None:
+    """Raise if repositories lie where a new lake's are to be that no lake of this key-value store has: its metadata are
+    gone, or are elsewhere.
+
+    Only a folder is looked through; a bucket may hold many lakes, each with a key-value store of its own.
+    """
+    root = open_blobs(settings.blob)
+    inside = root.local_path("x")
+    if inside is None:
+        return
+    known = {id.decode() for id, _ in shared.scan(LAKES)}
+    has_older = shared.get(DEFAULT_TENANT.encode() + b"/" + _PARTITION, _KEY) is not None
+    hidden = []
+    for path in sorted(Path(inside).parent.glob(f"*/{MARKER}")):
+        marker = read_marker(open_blobs(str(path.parents[1])))
+        lake = "" if marker is None else marker.lake
+        if lake not in known and (lake or not (known or has_older)):
+            hidden.append(path.parents[1].name)
+    if hidden:
+        raise LakeNotFound(
+            f"There is no lake in {without_secrets(settings.kv)}, but {root.url} holds {some_paths(hidden)}: the "
+            "metadata of a lake are gone, or lie somewhere else.",
+            next="Open it with the key-value store that it had, or restore a backup into another folder. If its "
+            "objects are of no use any more, make a new lake beside them: new=True, or `strandline init --new`.",
+        )
 
 
 _lakes: dict[Settings, Lake] = {}

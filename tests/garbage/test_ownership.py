@@ -8,12 +8,13 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import strandline
-from strandline.errors import AlreadyExists, Contention, NotAllowed, UsageError
+from strandline.errors import AlreadyExists, Contention, LakeNotFound, NotAllowed, UsageError
 from strandline.ids import new_id
 from strandline.lake import Lake
 from strandline.repository.garbage import Collector
@@ -190,7 +191,7 @@ def test_a_copy_that_takes_over_in_the_middle_of_a_run_stops_it(repo: Repository
 
 
 def test_two_tenants_do_not_share_a_namespace(tmp_path: Path) -> None:
-    where = {"kv": f"sqlite://{tmp_path}/kv.db", "blob": str(tmp_path / "blob")}
+    where: dict[str, Any] = {"kv": f"sqlite://{tmp_path}/kv.db", "blob": str(tmp_path / "blob")}
     url = str(tmp_path / "one place")
     with (
         strandline.open(**where, tenant="one", create=True) as one,
@@ -206,9 +207,10 @@ def test_a_new_lake_over_old_bytes_collects_nothing_of_them(lake: Lake, repo: Re
     """The key-value store is lost; another one is made over the same objects."""
     place = namespace(repo)
     lake.close()
-    with strandline.open(
-        kv=f"sqlite://{tmp_path}/new.db", blob=str(tmp_path / "lake" / "data"), create=True, synced=False
-    ) as new:
+    where: dict[str, Any] = {"kv": f"sqlite://{tmp_path}/new.db", "blob": str(tmp_path / "lake" / "data")}
+    with pytest.raises(LakeNotFound, match="metadata of a lake are gone"):
+        strandline.open(**where, create=True)
+    with strandline.open(**where, create=True, new=True, synced=False) as new:
         other = new.repository("nyc", create=True)
         age(tmp_path / "lake")
         other.gc.run()

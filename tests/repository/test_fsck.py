@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -135,14 +136,22 @@ def test_orphans_are_counted_by_age(lake: Lake, filled: Repository, main: Branch
     assert audit.orphan_bytes > 3
 
 
-def test_imported_objects_are_counted_and_left_to_their_owner(repo: Repository, main: Branch, tmp_path: Path) -> None:
+def test_imported_objects_are_looked_at(repo: Repository, main: Branch, tmp_path: Path) -> None:
     folder = tmp_path / "elsewhere"
     folder.mkdir()
-    (folder / "x").write_text("1")
+    for name in ("stays", "goes", "changes", "grows"):
+        (folder / name).write_text("1")
     main.import_objects(folder)
-    (folder / "x").unlink()
+    assert repo.fsck().is_sound
+    (folder / "goes").unlink()
+    os.utime(folder / "changes", (0, 0))
+    (folder / "grows").write_text("12")
     audit = repo.fsck()
-    assert (audit.is_sound, audit.imported) == (True, 1)
+    assert (audit.problem_count, audit.imported, audit.is_complete) == (3, 4, True)
+    told = " ".join(audit.problems)
+    assert "The bytes of 'goes' are gone" in told
+    assert "'changes' was changed at" in told
+    assert "'grows' was changed at" in told
 
 
 def test_a_truncated_object_is_named(lake: Lake, filled: Repository, main: Branch) -> None:

@@ -310,8 +310,9 @@ def test_an_export_is_a_plain_folder(main: Branch, tmp_path: Path) -> None:
     assert not (tmp_path / "evil.txt").exists()
     main.reset()
     main.put("u/below a file", b"x")
-    with pytest.raises(UsageError, match="cannot be a file in the folder"):
+    with pytest.raises(UsageError, match="needs a folder of that name"):
         main.export(tmp_path / "clash")
+    assert not (tmp_path / "clash").exists()
 
 
 # --- handles

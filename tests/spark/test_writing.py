@@ -364,3 +364,19 @@ def test_settings_are_put_back_by_the_last_of_several_calls(spark: SparkSession)
     outside.set()
     thread.join()
     assert spark.conf.get(name) == before
+
+
+def test_a_write_into_a_transaction_has_no_message_of_its_own(main: Branch, spark: SparkSession) -> None:
+    frame = spark.range(3)
+    with main.transaction("job", "the one that counts") as tx:
+        with pytest.raises(UsageError, match="no message or writer of its own"):
+            tx.table("t").write(frame, message="mine")
+        with pytest.raises(UsageError, match="no message or writer of its own"):
+            tx.table("t").write(frame, message="mine", writer="me")
+        with pytest.raises(UsageError, match="message="):
+            tx.table("t").write(frame, writer="me")
+        tx.table("t").write(frame)
+    with pytest.raises(UsageError, match="message="):
+        main.table("t").write(frame, writer="me")
+    assert main.commit_info.message == "the one that counts"
+    assert main.table("t").to_spark(spark).count() == 3

@@ -12,6 +12,7 @@ which stay until the new manifest is there.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
@@ -121,6 +122,22 @@ def save_manifest(place: BlobStore, manifest: Manifest) -> None:
     place.put(MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
 
 
+_ID = re.compile(r"[0-9a-f]{20}", re.ASCII)
+
+
+def _checked(manifest: Manifest, url: str) -> Manifest:
+    """Refuse ids that are none: they become names of folders."""
+    for one in manifest.repositories:
+        wrong = [id for id in (one.record.id, one.run) if not _ID.fullmatch(id)]
+        if wrong:
+            raise Corrupted(
+                f"The manifest {MANIFEST} at {url} names {wrong[0]!r}, which is no id: it was written over.",
+                safe="Nothing was brought back.",
+                next="Use another backup.",
+            )
+    return manifest
+
+
 def load_manifest(place: BlobStore) -> Manifest:
     """The manifest of a backup.
 
@@ -141,6 +158,6 @@ def load_manifest(place: BlobStore) -> Manifest:
                 f"The backup at {place.url} has format {version}; this strandline reads up to {FORMAT_VERSION}.",
                 next="Upgrade strandline.",
             )
-        return msgspec.json.decode(data, type=Manifest)
+        return _checked(msgspec.json.decode(data, type=Manifest), place.url)
     except (msgspec.MsgspecError, KeyError, TypeError) as error:
         raise Corrupted(f"The manifest {MANIFEST} at {place.url} cannot be read: {error}.") from error

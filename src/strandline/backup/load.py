@@ -98,7 +98,7 @@ def _files(place: BlobStore, record: RepositoryRecord, blobs: BlobStore, progres
     there = {info.key: info.size for info in blobs.list()}
     missing = [key for key in sorted(wanted) if there.get(key) != wanted[key]]
     done = len(wanted) - len(missing)
-    for _ in in_parallel(lambda key: copy_file(place, file_key(record.id, key), blobs, key), missing):
+    for _ in in_parallel(lambda key: copy_file(place, blobs, file_key(record.id, key), key, wanted[key]), missing):
         done += 1
         progress(done, len(wanted))
 

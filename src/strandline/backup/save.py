@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
+import pyarrow as pa
 from msgspec.structs import replace
 
 from strandline.backup.layout import (
@@ -39,7 +41,7 @@ from strandline.branch.stores import Stores
 from strandline.branch.view import consistently
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
-from strandline.errors import AlreadyExists, BranchGone, NotFound, ObjectMissing
+from strandline.errors import AlreadyExists, BranchGone, Corrupted, NotFound, ObjectMissing
 from strandline.ids import CommitId, new_id
 from strandline.repository.parallel import in_parallel
 from strandline.repository.promises import expired, expired_pair
@@ -71,8 +73,8 @@ class _Found:
     heads: set[CommitId] = field(default_factory=set)
     trees: set[TreeRef] = field(default_factory=set)
     blocks: list[Pair] = field(default_factory=list)
-    objects: set[str] = field(default_factory=set)
-    """Physical addresses of staged objects, within the namespace."""
+    objects: dict[str, int] = field(default_factory=dict)
+    """Sizes of staged objects by their physical addresses within the namespace."""
 
 
 def save(
@@ -126,7 +128,7 @@ class _Save:
         self._place.put(refs_key(id, self._run), msgspec.msgpack.encode(found.refs))
         commits = list(self._walk(found))
         pages, _ = save_pairs(self._place, lambda number: records_key(id, self._run, number), [*commits, *found.blocks])
-        files, size = self._copy(sorted(self._files(found)))
+        files, size = self._copy(self._files(found))
         return SavedRepository(
             record=self._record,
             run=self._run,
@@ -167,8 +169,7 @@ class _Save:
         _, count = save_pairs(self._place, lambda number: staged_key(id, self._run, now.branch_id, number), pairs)
         if pairs:
             rows = changes_from_staged([key for key, _ in pairs], [value for _, value in pairs])
-            addresses = column(rows.rows, "physical_address").to_pylist()
-            found.objects.update(one for one in addresses if one is not None and not is_absolute(one))
+            found.objects.update(_own_sizes(rows.rows))
         # locks are of processes that work on this lake
         found.refs.append((name.encode(), encode(replace(now, locks=(), whole=None, waiting=()))))
         found.branches.append(SavedBranch(name, now.head, count))
@@ -194,22 +195,22 @@ class _Save:
                     seen.add(parent)
                     waiting.append(parent)
 
-    def _files(self, found: _Found) -> set[str]:
-        """The keys of all files that belong into the backup."""
-        files: set[str] = set()
+    def _files(self, found: _Found) -> dict[str, int | None]:
+        """The keys of all files that belong into the backup, with their sizes where those are on record."""
+        files: dict[str, int | None] = {}
         ranges: dict[str, RangeInfo] = {}
         for ref in found.trees - {EMPTY.ref}:
-            files.add(f"{METARANGES_FOLDER}/{ref}.parquet")
+            files[f"{METARANGES_FOLDER}/{ref}.parquet"] = None
             ranges.update((info.address, info) for info in self._trees.tree(ref).ranges)
-        files |= set(ranges)
+        files |= dict.fromkeys(ranges)
         if self._data:
             files |= found.objects
             for info in ranges.values():
-                addresses = column(self._trees.rows(info), "physical_address").to_pylist()
-                files.update(one for one in addresses if not is_absolute(one))
+                files |= _own_sizes(self._trees.rows(info))
         return files
 
-    def _copy(self, keys: list[str]) -> tuple[int, int]:
+    def _copy(self, files: dict[str, int | None]) -> tuple[int, int]:
+        keys = sorted(files)
         id = self._record.id
         cut = len(file_key(id, ""))
         there = {info.key[cut:]: info.size for info in self._place.list(file_key(id, ""))}
@@ -217,7 +218,8 @@ class _Save:
         missing = [key for key in keys if key not in there]
         done = len(keys) - len(missing)
         blobs = self._stores.trees.blobs
-        for size in in_parallel(lambda key: copy_file(blobs, key, self._place, file_key(id, key)), missing):
+        copy = partial(copy_file, blobs, self._place)
+        for size in in_parallel(lambda key: copy(key, file_key(id, key), files[key]), missing):
             done, total = done + 1, total + size
             self._progress(done, len(keys))
         return len(keys), total
@@ -232,14 +234,31 @@ def _staged(stores: Stores, record: Branch) -> Iterator[Pair]:
         start = None if reach is None else reach + b"\0"
 
 
-def copy_file(source: BlobStore, key: str, target: BlobStore, to: str) -> int:
+def _own_sizes(rows: pa.Table) -> dict[str, int]:
+    """The sizes of objects by their addresses, of those within the namespace."""
+    pairs = zip(column(rows, "physical_address").to_pylist(), column(rows, "size").to_pylist(), strict=True)
+    return {address: size for address, size in pairs if address is not None and not is_absolute(address)}
+
+
+def copy_file(source: BlobStore, target: BlobStore, key: str, to: str, expected: int | None = None) -> int:
     """Copy a file; returns its size. It appears whole or not at all.
+
+    Args:
+        expected: its size, if that is on record.
 
     Raises:
         ObjectMissing: it is not there.
+        Corrupted: it has another size.
     """
     try:
         size = source.head(key).size
+        if expected is not None and size != expected:
+            raise Corrupted(
+                f"The file {key!r} in {source.url} has {size:,} bytes instead of {expected:,}: it was cut, or written "
+                "over.",
+                safe="The backup is not complete; what an earlier one at its place holds is there still.",
+                next="`strandline fsck` names the objects; restore the file, or delete them, then repeat the backup.",
+            )
         if size <= COPY_WHOLE_MAX_BYTES:
             target.put(to, source.get(key))
         else:

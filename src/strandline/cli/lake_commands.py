@@ -9,15 +9,26 @@ import typer
 import strandline
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, Session, session
+from strandline.errors import LakeNotFound, UsageError
 
 
 def init(
     folder: Annotated[str, typer.Argument(help="The folder, or a TOML file with kv and blob.")],
+    new: Annotated[
+        bool, typer.Option("--new", help="Although objects of an earlier lake lie there, whose metadata are gone.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a lake, or find that it is there already."""
-    with strandline.open(folder, create=True):
-        Output(as_json).say(f"There is a lake at {folder}.", {"lake": folder})
+    if not folder:
+        raise UsageError("No folder is named.", next="Give the path of a folder, such as `strandline init my-lake`.")
+    try:
+        strandline.open(folder).close()
+        told, is_made = f"Found the lake at {folder}.", False
+    except LakeNotFound:
+        strandline.open(folder, create=True, new=new).close()
+        told, is_made = f"Made a lake at {folder}.", True
+    Output(as_json).say(told, {"lake": folder, "made": is_made})
 
 
 def backup(

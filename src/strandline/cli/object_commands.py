@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Annotated, Any
 
@@ -26,13 +27,14 @@ from strandline.cli.session import (
 )
 from strandline.errors import ObjectNotFound, UsageError
 from strandline.repository.branch import Branch
-from strandline.repository.listing import Listing
-from strandline.repository.results import CommonPrefix
+from strandline.repository.exporting import local_only
+from strandline.repository.ref import Ref
+from strandline.repository.results import CommonPrefix, ObjectInfo
 
 Place = Annotated[str, typer.Argument(help="repository/ref/path", autocompletion=complete_place)]
 
 
-def _rows(listing: Listing) -> Iterator[dict[str, Any]]:
+def _rows(listing: Iterable[ObjectInfo | CommonPrefix]) -> Iterator[dict[str, Any]]:
     for found in listing:
         if isinstance(found, CommonPrefix):
             yield {"path": found.path, "size": None, "modified": None, "checksum": None}
@@ -55,12 +57,18 @@ def ls(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List objects in byte order of their paths."""
+    """List a path, or what is below it, in byte order."""
     with session(lake, as_json) as s:
         ref, prefix = s.place(place)
         delimiter = "" if recursive else "/"
-        listing = ref.list(prefix, delimiter=delimiter, after=after, amount=amount)
-        s.out.rows(_rows(listing), ("path", "size", "modified"), "No objects.")
+        columns = ("path", "size", "modified")
+        if not prefix or prefix.endswith("/"):
+            listing = ref.list(prefix, delimiter=delimiter, after=after, amount=amount)
+            s.out.rows(_rows(listing), columns, "No objects.")
+            return
+        own = [ref.stat(prefix)] if prefix > after and ref.exists(prefix) else []
+        below = ref.list(prefix + "/", delimiter=delimiter, after=after, amount=amount)
+        s.out.rows(islice(chain(_rows(own), _rows(below)), amount), columns, "No objects.")
 
 
 def cat(place: Place, lake: LakeOption = None) -> None:
@@ -129,7 +137,7 @@ def get(
     """Copy an object into a local file; `export` copies a folder."""
     with session(lake, as_json) as s:
         ref, path = s.place(place)
-        target = Path(file)
+        target = local_only(file, "A single object")
         if target.is_dir():
             target = target / path.rpartition("/")[2]
         with s.out.bytes(f"downloading {path}", ref.stat(path).size) as step:
@@ -236,13 +244,33 @@ def rm(
 
 def export(
     place: Place,
-    folder: Annotated[str, typer.Argument(help="A new or empty folder.")],
+    folder: Annotated[str, typer.Argument(help="A new or empty folder, or a URL such as s3://bucket/prefix.")],
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy everything below a prefix into a plain folder that any tool reads without strandline."""
+    """Copy a path, and what is below it, into plain files that any tool reads; with a "/" at the end what is below."""
     with session(lake, as_json) as s:
-        ref, prefix = s.place(place)
+        ref, path = s.place(place)
         with s.out.progress("exporting") as step:
-            count = ref.export(folder, prefix, progress=step)
-        s.out.say(f"Exported {count:,} objects to {folder}.", {"objects": count, "folder": folder})
+            count = ref.export(folder, prefix_of(ref, path), progress=step)
+        s.out.say(f"Exported {counted(count, 'object')} to {folder}.", {"objects": count, "folder": folder})
+
+
+def prefix_of(ref: Ref, path: str) -> str:
+    """The prefix of what a path means: itself, and what is below it. No stored prefix is meant, which is a text.
+
+    Raises:
+        UsageError: there is an object at the path and others below it, which no folder can hold.
+    """
+    if not path or path.endswith("/"):
+        return path
+    below = path + "/"
+    has_below = any(True for _ in ref.list(below, amount=1))
+    if not ref.exists(path):
+        return below
+    if has_below:
+        raise UsageError(
+            f"{path!r} is an object, and there are others below it: no folder holds both.",
+            next=f"Take what is below it, {below}, or the object alone, with get.",
+        )
+    raise UsageError(f"{path!r} is an object.", next="Use get for a single one.")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import JsonOption, LakeOption, session, split
+from strandline.cli.session import JsonOption, LakeOption, session
 from strandline.repository.repository import Names
 
 branch_app = typer.Typer(no_args_is_help=True, help="Branches.")
@@ -23,7 +23,7 @@ def _rows(names: Names) -> list[dict[str, object]]:
 def create_branch(source: Source, name: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Make a branch at the commit of any ref."""
     with session(lake, as_json) as s:
-        repository, ref, _ = split(source)
+        repository, ref = s.name_of(source, "ref")
         made = s.repository(repository).create_branch(name, ref)
         s.out.say(f"Made branch {name} at {made.id[:12]}.", {"branch": name, "commit": made.id})
 
@@ -39,7 +39,7 @@ def list_branches(repository: str, lake: LakeOption = None, as_json: JsonOption 
 def delete_branch(branch: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Delete a branch, with what is staged on it."""
     with session(lake, as_json) as s:
-        repository, name, _ = split(branch)
+        repository, name = s.name_of(branch, "branch")
         head = s.repository(repository).delete_branch(name)
         s.out.say(f"Deleted branch {name}, which was at {head}.", {"deleted": name, "commit": head})
 
@@ -63,7 +63,7 @@ def reset_branch(
 def create_tag(source: Source, name: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Name a commit for ever."""
     with session(lake, as_json) as s:
-        repository, ref, _ = split(source)
+        repository, ref = s.name_of(source, "ref")
         made = s.repository(repository).create_tag(name, ref)
         s.out.say(f"Made tag {name} at {made.id[:12]}.", {"tag": name, "commit": made.id})
 
@@ -79,6 +79,6 @@ def list_tags(repository: str, lake: LakeOption = None, as_json: JsonOption = Fa
 def delete_tag(tag: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Delete a tag; its commit stays."""
     with session(lake, as_json) as s:
-        repository, name, _ = split(tag)
+        repository, name = s.name_of(tag, "tag")
         s.repository(repository).delete_tag(name)
         s.out.say(f"Deleted tag {name}.", {"deleted": name})

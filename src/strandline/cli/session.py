@@ -68,6 +68,13 @@ class Session:
             raise UsageError(f"{text!r} names a path; this command takes a branch.", next=f"Write {repository}/{ref}.")
         return self.lake.repository(repository).branch(ref)
 
+    def name_of(self, text: str, what: str) -> tuple[str, str]:
+        """The repository and the name of `repository/name`, of a command that takes no path."""
+        repository, name, path = split(text)
+        if path or text.count("/") > 1:
+            raise UsageError(f"{text!r} names a path; this command takes a {what}.", next=f"Write {repository}/{name}.")
+        return repository, name
+
     def place(self, text: str) -> tuple[Ref, str]:
         """The ref and the path of `repository/ref/path`."""
         repository, ref, path = split(text)

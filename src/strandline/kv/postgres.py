@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -10,12 +11,20 @@ from urllib.parse import parse_qs, urlencode
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from strandline.clock import backoff_s
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv.pooled import ForkSafePool
 from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
 
 POOL_MAX_CONNECTIONS = 16
 POOL_TIMEOUT_S = 10.0
+REPEATS = 8
+"""How often a statement that the server rolled back by itself is done again: 40001, a conflict of transactions, and
+40P01, a deadlock. Both did nothing."""
+UNDONE = ("40001", "40P01")
+ISOLATION = "read committed"
+"""Every statement is a transaction of its own and judges what it finds at that moment. At a higher level it would fail
+instead of losing a swap, and a pooler between keeps no setting of a session: so the server's default has to be this."""
 WRITE_BATCH_ROWS = 5_000
 CREATE_LOCK = 0x57A2D11E
 """Advisory lock under which the table is made: two sessions that create it at once would meet an error."""
@@ -41,6 +50,10 @@ _GET = "SELECT value FROM {table} WHERE partition = %s AND key = %s"
 _GET_MANY = "SELECT key, value FROM {table} WHERE partition = %s AND key = ANY(%s)"
 _SCAN = "SELECT key, value FROM {table} WHERE partition = %s AND key >= %s ORDER BY key LIMIT %s"
 _SCAN_TO = "SELECT key, value FROM {table} WHERE partition = %s AND key >= %s AND key < %s ORDER BY key LIMIT %s"
+
+
+class _Undone(Exception):
+    """The server rolled the statement back by itself, because of what others did at the same time."""
 
 
 class PostgresStore(Store):
@@ -69,6 +82,12 @@ class PostgresStore(Store):
                     "This PostgreSQL acknowledges writes before they are on disk (synchronous_commit is off).",
                     next="Turn it on, or add async=allow to the URL if losing acknowledged writes is fine.",
                 )
+            row = connection.execute("SHOW default_transaction_isolation").fetchone()
+            if row is not None and row[0] != ISOLATION:
+                raise InvalidSettings(
+                    f"This PostgreSQL begins transactions at isolation level {row[0]!r}, where commits that meet fail.",
+                    next=f"Set it for this user: ALTER ROLE … SET default_transaction_isolation = '{ISOLATION}'.",
+                )
             with connection.transaction():
                 connection.execute("SELECT pg_advisory_xact_lock(%s)", (CREATE_LOCK,))
                 connection.execute(_CREATE.format(table=table))
@@ -92,9 +111,12 @@ class PostgresStore(Store):
                 try:
                     yield connection
                 except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-                    # a statement that the server itself refused did nothing; a broken connection tells nothing
-                    refused = error.sqlstate is not None and not error.sqlstate.startswith(("08", "57"))
-                    raise _unavailable(error, "no" if refused else happened) from error
+                    if error.sqlstate in UNDONE:
+                        raise _Undone from error
+                    # a statement that the server itself refused did nothing; a broken connection tells nothing, and
+                    # 40003 says just that: nobody knows whether the statement was completed
+                    unknown = error.sqlstate is None or error.sqlstate.startswith(("08", "57", "40003"))
+                    raise _unavailable(error, happened if unknown else "no") from error
         except PoolTimeout as error:
             raise _unavailable(error, "no") from error
         except psycopg.Error as error:
@@ -102,8 +124,16 @@ class PostgresStore(Store):
 
     def _execute(self, statement: str, arguments: Sequence[object], read: Callable[[psycopg.Cursor[Any]], T]) -> T:
         happened = "no" if statement.startswith("SELECT") else "unknown"
-        with self._connection(happened) as connection:
-            return read(connection.execute(statement.format(table=self._table), arguments, prepare=True, binary=True))
+        for attempt in range(REPEATS):
+            try:
+                with self._connection(happened) as connection:
+                    text = statement.format(table=self._table)
+                    return read(connection.execute(text, arguments, prepare=True, binary=True))
+            except _Undone as undone:
+                reason = undone.__cause__
+                time.sleep(backoff_s(attempt))
+        assert isinstance(reason, Exception)
+        raise _unavailable(reason, "no") from reason
 
     def get(self, partition: bytes, key: bytes) -> bytes | None:
         row = self._execute(_GET, (partition, key), lambda cursor: cursor.fetchone())

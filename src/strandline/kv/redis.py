@@ -88,13 +88,23 @@ class RedisStore(Store):
         try:
             with self._client("no") as client:
                 settings = cast("dict[str, str]", client.config_get("append*"))
+                settings |= cast("dict[str, str]", client.config_get("maxmemory*"))
         except StoreUnavailable as error:
             if isinstance(error.__cause__, redis.ResponseError):
                 self.close()
                 raise InvalidSettings(
-                    "This Redis does not tell whether it keeps its data on disk (CONFIG GET is refused).", next=advice
+                    "This Redis does not tell whether it keeps its data (CONFIG GET is refused).", next=advice
                 ) from error
             raise
+        # volatile-* evicts only keys with a time to live, and none of ours has one
+        policy = settings.get("maxmemory-policy", "")
+        if policy.startswith("allkeys-") and settings.get("maxmemory") != "0":
+            self.close()
+            raise InvalidSettings(
+                f"This Redis deletes acknowledged writes when its memory is full (maxmemory-policy is {policy!r}).",
+                next="Set maxmemory-policy to noeviction, so that a full memory is an error; or add sync=relaxed to "
+                "the URL if losing acknowledged writes is fine.",
+            )
         if (settings.get("appendonly"), settings.get("appendfsync")) != ("yes", "always"):
             self.close()
             raise InvalidSettings(

@@ -86,9 +86,9 @@ class SqliteStore(Store):
         kind = network_file_system(self.path.resolve().parent)
         if kind and not allow_network_fs:
             raise InvalidSettings(
-                f"{self.path} is on a network file system ({kind}), where SQLite loses data.",
-                next="Put the metadata on a local disk or into PostgreSQL, or pass allow_network_fs=True if only one "
-                "machine will ever use it.",
+                f"{self.path} is on a network file system ({kind}), or on one that may be, where SQLite loses data.",
+                next="Put the metadata on a local disk or into PostgreSQL; or, if only one machine will ever use it, "
+                "open the lake with kv=sqlite:///path/metadata.db?network=allow and blob=.",
             )
         self._file: FileId | None = None
         self._reset()

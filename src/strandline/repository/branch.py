@@ -242,9 +242,13 @@ class Branch(Writable):
         announce_links(self._core.stores, [physical_address])
         blobs, key = self._core.resolver.resolve(physical_address)
         try:
-            blobs.head(key)
+            found = blobs.head(key)
         except BlobNotFound:
             raise self._missing(as_info(path, entry)) from None
+        if found.size != size:
+            raise UsageError(
+                f"{physical_address!r} has {found.size:,} bytes, not {size:,}.", next="Give the size that it has."
+            )
         self.stage(path, entry)
         return as_info(path, entry)
 

@@ -23,7 +23,7 @@ from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import queued_tokens
 from strandline.branch.view import consistently
 from strandline.envelope import decode
-from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing, StoreUnavailable
+from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing, StoreUnavailable, UsageError
 from strandline.ids import CommitId
 from strandline.repository.core import RepositoryCore
 from strandline.repository.files import Files
@@ -50,7 +50,7 @@ class Audit:
     Attributes:
         branches, tags, commits, trees, ranges, objects, staged: how many were looked at; objects and staged entries
             count once for each place that refers to them.
-        imported: objects whose bytes somebody else keeps; they are not looked at.
+        imported: objects whose bytes somebody else keeps: whether they are there, with size and tag, is looked at.
         expired: commits that no retention rule keeps; their files may be gone.
         unreachable: commits that no branch, tag or reflog leads to; they can still be read by their ids.
         problems: what is missing or damaged, in words, at most `SHOWN`.
@@ -247,6 +247,7 @@ class _Fsck:
     def _objects(self, rows: pa.Table) -> None:
         elsewhere = pc.match_substring(column(rows, "physical_address"), "://")
         self._audit.imported += pc.sum(elsewhere).as_py() or 0
+        self._imported(rows.filter(elsewhere))
         rows = rows.filter(pc.invert(elsewhere)).combine_chunks()
         found, sizes = self._files.mark(column(rows, "physical_address"))
         expected = column(rows, "size").to_numpy(zero_copy_only=False)
@@ -259,6 +260,34 @@ class _Fsck:
             self._audit.add(told, is_metadata=False)
         if self._content:
             self._compare(rows.filter(pa.array(found & (sizes == expected))))
+
+    def _imported(self, rows: pa.Table) -> None:
+        """Ask for size and tag of what somebody else keeps, once for each address."""
+        wanted = []
+        for path, address, size, checksum in zip(
+            *(rows.column(name).to_pylist() for name in OBJECT_COLUMNS), strict=True
+        ):
+            if address not in self._read:
+                self._read.add(address)
+                wanted.append((path, address, size, checksum))
+
+        def look(item: tuple[str, str, int, str]) -> str | None:
+            path, address, size, checksum = item
+            try:
+                blobs, key = self._core.resolver.resolve(address)
+                found = blobs.head(key)
+            except BlobNotFound:
+                return f"The bytes of {path!r} are gone: there is nothing at {address!r}, where it was imported from."
+            except (StoreUnavailable, UsageError) as error:
+                return f"{path!r} at {address!r} cannot be looked at: {error.what}"
+            tag = f"etag:{found.etag}"
+            if found.size != size or (checksum.startswith("etag:") and tag != checksum):
+                return f"{path!r} was changed at {address!r} since it was imported."
+            return None
+
+        for problem in in_parallel(look, wanted):
+            if problem is not None:
+                self._audit.add(problem, is_metadata=False)
 
     def _compare(self, rows: pa.Table) -> None:
         """Read bytes and compare them with their checksums; those of tables and imports have only the store's tag."""

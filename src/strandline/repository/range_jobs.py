@@ -34,6 +34,7 @@ from strandline.ids import CommitId, check_path
 from strandline.operations import logged
 from strandline.repository.checkpoints import SOURCE, Checkpoints
 from strandline.repository.copying import CHECKED, Copied, Copier, CopyTask, Progress, copy_here
+from strandline.repository.exporting import local_only
 from strandline.repository.held import Held
 from strandline.repository.importing import split_source
 from strandline.repository.listing import objects_in
@@ -270,7 +271,7 @@ class RangeJobs:
         check_job(job)
         branch = self._branch
         started = time.monotonic()
-        root = Path(folder)
+        root = local_only(folder, "A range export, which another process may go on with,")
         earlier = ExportMark.read(root)
         if earlier is None and root.exists() and (not root.is_dir() or any(root.iterdir())):
             raise UsageError(f"{str(root)!r} exists, and is no export.", next="Export into a new folder.")

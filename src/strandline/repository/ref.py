@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import io
-import shutil
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 
@@ -19,15 +17,15 @@ from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted
 from strandline.clock import Microseconds, to_us
-from strandline.errors import ObjectMissing, ObjectNotFound, UsageError
+from strandline.errors import Corrupted, ObjectMissing, ObjectNotFound, UsageError
 from strandline.ids import CommitId, check_path, prefix_end
 from strandline.operations import logged
 from strandline.repository.core import RepositoryCore
 from strandline.repository.differences import Diff
+from strandline.repository.exporting import checked_size, export, local_only
 from strandline.repository.expressions import Target, parse_time, resolve
 from strandline.repository.history import Log, LogFilter
 from strandline.repository.listing import Listing
-from strandline.repository.parallel import in_parallel
 from strandline.repository.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.repository.results import ObjectInfo, as_info
 from strandline.tree.diff import Difference, diff
@@ -124,10 +122,18 @@ class Ref:
         """
         info = self.stat(path)
         blobs, key = self._locate(info)
+        if start < 0 or (end is not None and end < 0):
+            raise UsageError(
+                f"{start} to {end} is no part of an object.", next="Count the bytes from its beginning, 0."
+            )
         try:
-            return blobs.get(key, start, end)
+            data = blobs.get(key, start, end)
         except BlobNotFound:
             raise self._missing(info) from None
+        expected = max(0, (info.size if end is None else min(end, info.size)) - start)
+        if len(data) != expected:
+            raise self._damaged(info, start + len(data))
+        return data
 
     get = read
 
@@ -137,12 +143,7 @@ class Ref:
             raise UsageError(
                 f"{self.expression!r} cannot be opened with mode {mode!r}.", next="Only branches can be written."
             )
-        info = self.stat(path)
-        blobs, key = self._locate(info)
-        try:
-            file = blobs.open_read(key)
-        except BlobNotFound:
-            raise self._missing(info) from None
+        file = self._open_whole(self.stat(path))
         return file if mode == "rb" else io.TextIOWrapper(file, "utf-8")
 
     def _locate(self, info: ObjectInfo) -> tuple[BlobStore, str]:
@@ -253,7 +254,7 @@ class Ref:
         Args:
             progress: called with how many more bytes are there.
         """
-        target = Path(target)
+        target = local_only(target, "A single object")
         partial = target.with_name(f".{target.name}.part")
         try:
             with self.open(path) as source, partial.open("wb") as file:
@@ -271,55 +272,49 @@ class Ref:
     def export(
         self, target: str | Path, prefix: str = "", *, progress: Callable[[ObjectInfo], None] | None = None
     ) -> int:
-        """Copy all objects below a prefix into a plain folder that any tool reads; returns their number.
+        """Copy all objects below a prefix into plain files that any tool reads; returns their number.
 
-        Paths below the folder are those of the lake without the part of the prefix up to its last "/". A folder that
-        holds anything is refused.
+        Paths below the target are those of the lake without the part of the prefix up to its last "/".
+
+        Args:
+            target: a folder, or the URL of a prefix in an object store, such as s3://bucket/prefix. It must be new or
+                empty. A folder appears when all is there.
+
+        Raises:
+            UsageError: the target holds something, or paths cannot be files beside each other. Nothing was written.
+            ObjectNotFound: there is nothing below the prefix.
         """
-        root = Path(target)
-        if root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise UsageError(f"{str(root)!r} exists and is not an empty folder.", next="Export into a new folder.")
         cut = prefix.rfind("/") + 1
-        lock = threading.Lock()
-
-        def copy(info: ObjectInfo) -> None:
-            relative = info.path[cut:]
-            if any(part in ("", ".", "..") for part in relative.split("/")):
-                raise _no_place(info, "it has empty, '.' or '..' parts", root)
-            try:
-                (root / relative).parent.mkdir(parents=True, exist_ok=True)
-                self._copy_out(info, root / relative)
-            except OSError as error:
-                raise _no_place(info, error.strerror or str(error), root) from error
-            except ObjectMissing as error:
-                error.safe = "The lake is as it was; the folder holds what was exported before."
-                raise
-            if progress is not None:
-                with lock:
-                    progress(info)
-
-        try:
-            root.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(
-                f"The folder {str(root)!r} cannot be made: {error.strerror}.", next="Export somewhere else."
-            ) from error
-        count = sum(1 for _ in in_parallel(copy, cast("Iterator[ObjectInfo]", iter(self.list(prefix)))))
-        if prefix and not count:
+        items = [(info, info.path[cut:]) for info in cast("Iterator[ObjectInfo]", iter(self.list(prefix)))]
+        if prefix and not items:
             raise ObjectNotFound(
                 f"There is nothing below {prefix!r} in {self._core.name}/{self.expression}.",
-                safe="The folder is empty.",
+                safe="Nothing was written.",
                 next=f"`strandline ls {self._core.name}/{self.expression}/` lists what there is.",
             )
-        return count
+        return export(self, items, target, progress)
 
-    def _copy_out(self, info: ObjectInfo, place: Path) -> None:
+    def _open_whole(self, info: ObjectInfo) -> BinaryIO:
+        """The bytes of an object as a file, which has as many as are on record.
+
+        Raises:
+            ObjectMissing: there are none.
+            Corrupted: there are more or fewer.
+        """
         blobs, key = self._locate(info)
         try:
-            with blobs.open_read(key) as source, place.open("wb") as file:
-                shutil.copyfileobj(source, file, COPY_BUFFER_BYTES)
+            file = blobs.open_read(key)
         except BlobNotFound:
             raise self._missing(info) from None
+        return checked_size(file, info.size, lambda found: self._damaged(info, found))
+
+    def _damaged(self, info: ObjectInfo, found: int) -> Corrupted:
+        return Corrupted(
+            f"{info.path!r} in {self._core.name}/{self.expression} has {found:,} bytes instead of {info.size:,}: the "
+            f"file {info.physical_address!r} was cut, or written over.",
+            next="Restore it from a backup of the object store, or use an earlier commit; `strandline fsck` says what "
+            "else is damaged.",
+        )
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
@@ -328,14 +323,6 @@ class Ref:
         # by name: tables stand above this package and import it
         made: Table = import_module("strandline.tables.table").Table(self, path)
         return made
-
-
-def _no_place(info: ObjectInfo, why: str, root: Path) -> UsageError:
-    return UsageError(
-        f"{info.path!r} cannot be a file in the folder {str(root)!r}: {why}.",
-        safe="The lake is as it was; the folder holds what was exported before.",
-        next="Export a prefix without it, or elsewhere.",
-    )
 
 
 class StagedRef(Ref):

@@ -71,11 +71,9 @@ def upload(
         with ExitStack() as stack:
             source = stack.enter_context(_open(content)) if isinstance(content, Path) else content
             if not getattr(source, "seekable", lambda: False)():
-                source = stack.enter_context(_spooled(source))
+                source = stack.enter_context(_spooled(source, path))
             start = source.tell()
-            while chunk := source.read(CHUNK_BYTES):
-                if not isinstance(chunk, bytes):
-                    raise UsageError(f"The file for {path!r} is not binary.", next="Open it with mode 'rb'.")
+            while chunk := _chunk(source, path):
                 digest.update(chunk)
             size = source.tell() - start
             source.seek(start)
@@ -97,9 +95,26 @@ def _open(path: Path) -> IO[bytes]:
         raise NotFound(f"The file {str(path)!r} cannot be read: {error.strerror}.", next="Check the path.") from error
 
 
-def _spooled(source: IO[bytes]) -> IO[bytes]:
+def _chunk(source: IO[bytes], path: str) -> bytes:
+    """The next bytes of a file; none at its end, and only there.
+
+    Raises:
+        UsageError: it is a file of text, or has nothing to give yet, which is no end.
+    """
+    chunk: Any = source.read(CHUNK_BYTES)
+    if isinstance(chunk, bytes | bytearray | memoryview):
+        return bytes(chunk)
+    if chunk is None:
+        raise UsageError(
+            f"The file for {path!r} does not wait for its bytes: read() gave None.",
+            next="Make it blocking, or read it to its end first.",
+        )
+    raise UsageError(f"The file for {path!r} is not binary.", next="Open it with mode 'rb'.")
+
+
+def _spooled(source: IO[bytes], path: str) -> IO[bytes]:
     spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115 - the caller closes it
-    while chunk := source.read(CHUNK_BYTES):
+    while chunk := _chunk(source, path):
         spool.write(chunk)
     spool.seek(0)
     return spool

@@ -20,7 +20,7 @@ from strandline.errors import StorageError, UsageError
 from strandline.tables.columns import arrow_type, kind_of
 from strandline.tables.condition import Condition
 from strandline.tables.record import TableRecord
-from strandline.tables.scan import TableFile, vanished
+from strandline.tables.scan import TableFile, cut, vanished
 from strandline.tables.values import partition_value
 
 if TYPE_CHECKING:
@@ -127,9 +127,10 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
         blobs, key = self._core.resolver.resolve(file.info.physical_address)
         try:
             local = blobs.local_path(key)
-            if local is not None:
-                return pa.OSFile(local, "r")
-            return pa.PythonFile(blobs.open_read(key), mode="r")
+            opened = pa.OSFile(local, "r") if local is not None else pa.PythonFile(blobs.open_read(key), mode="r")
+            if opened.size() != file.info.size:
+                raise cut(file, self._place(), opened.size())
+            return opened
         except (BlobNotFound, FileNotFoundError):
             raise vanished(file, self._place()) from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from strandline.errors import ObjectMissing
+from strandline.errors import Corrupted, ObjectMissing
 from strandline.repository.results import ObjectInfo
 from strandline.tables.columns import Kind, kind_of
 from strandline.tables.condition import Condition, Span, can_match
@@ -84,6 +84,15 @@ class Pruning:
     def needed(self, files: Iterable[TableFile]) -> list[TableFile]:
         """The files that may hold a row for which the condition is true."""
         return [file for file in files if can_match(self._condition, self.spans(file))]
+
+
+def cut(file: TableFile, place: str, found: int) -> Corrupted:
+    """What a read says when a file of a table has another size than is on record."""
+    return Corrupted(
+        f"The file {file.info.path!r} of {place} has {found:,} bytes instead of {file.info.size:,}: it was cut, or "
+        "written over.",
+        next="Restore it from a backup of the object store, or read the table from another commit.",
+    )
 
 
 def vanished(file: TableFile, place: str) -> ObjectMissing:

@@ -291,6 +291,16 @@ class Table:
             Conflict: the table was made or changed by somebody else meanwhile. Nothing of this write is visible.
             StorageError: Spark failed. Nothing of this write is visible.
         """
+        if message is None and writer is not None:
+            raise UsageError(
+                "writer= names the transaction that a write with message= makes.",
+                next="Give message=, or leave it out.",
+            )
+        if message is not None and not isinstance(self.ref, Branch):
+            raise UsageError(
+                f"A write into {self.ref!r} is published with it, and has no message or writer of its own.",
+                next="Give the message to the transaction, or write to the branch.",
+            )
         if message is not None and isinstance(self.ref, Branch):
             options_given = {"where": where, "partition_by": partition_by, "schema": schema, "options": options}
             with self.ref.transaction(writer or this_thread(), message) as transaction:
