@@ -83,12 +83,16 @@ def decode_record(data: bytes, path: str) -> TableRecord:
         ) from error
 
 
+OptionValue = str | bool | int | float
+"""Of an option of a format; Spark writes all of them as texts."""
+
+
 class Wanted(NamedTuple):
     """What a write asks of the table record; None leaves it as it is."""
 
     partition_by: tuple[str, ...] | None = None
     file_format: str | None = None
-    options: Mapping[str, str] | None = None
+    options: Mapping[str, OptionValue] | None = None
     statistics: tuple[str, ...] | None = None
 
 

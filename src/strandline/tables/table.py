@@ -19,7 +19,15 @@ from strandline.repository.results import ObjectInfo
 from strandline.repository.writable import IfChanged
 from strandline.tables.condition import Condition
 from strandline.tables.history import TableChange, TableHistory
-from strandline.tables.record import RECORD_NAME, SchemaChange, TableRecord, Wanted, WriteMode, decode_record
+from strandline.tables.record import (
+    RECORD_NAME,
+    OptionValue,
+    SchemaChange,
+    TableRecord,
+    Wanted,
+    WriteMode,
+    decode_record,
+)
 from strandline.tables.scan import Pruning, TableFile, data_files
 
 if TYPE_CHECKING:
@@ -258,8 +266,8 @@ class Table:
         partition_by: Sequence[str] | str | None = None,
         schema: SchemaChange | None = None,
         file_format: str | None = None,
-        options: Mapping[str, str] | None = None,
-        statistics: Sequence[str] | None = None,
+        options: Mapping[str, OptionValue] | None = None,
+        statistics: Sequence[str] | str | None = None,
         target_file_bytes: int | None = None,
         if_changed: IfChanged = "fail",
         message: str | None = None,
