@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +19,8 @@ class Mutants:
     """All mutations of a folder, tried in as many processes as there are processors.
 
     Args:
-        folder: of patches; the first word of a name is the law's, whose tests are called `test_<law>_…`.
+        folder: of patches; the first word of a name is the law's, whose tests are called `test_<law>_…`, unless a line
+            of the patch says which tests they are: `tests: file -k words`.
         tests: the files that those are in.
     """
 
@@ -49,7 +52,9 @@ class Mutants:
             if applied.returncode:
                 return f"{patch.name} no longer fits the source: {applied.stderr}"
             command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
-            command += ["-k", f"test_{law}_", *map(str, self._tests)]
+            named = re.search(r"^tests: (.+)$", patch.read_text(), re.M)
+            chosen = shlex.split(named[1]) if named else ["-k", f"test_{law}_", *map(str, self._tests)]
+            command += chosen
             run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
         noticed = run.returncode == 1 and "failed" in run.stdout
         return "" if noticed else f"{law} did not notice: {run.stdout[-400:]} {run.stderr[-400:]}"

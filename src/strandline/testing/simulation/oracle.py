@@ -175,11 +175,14 @@ class Oracle:
             return
         if op.kind == "create" and op.status == "refused":
             # an entry that was judged too early may show until it is taken back, and what was there is put back
+            path = op.arguments["path"]
             earlier = [
-                other.value for other in self.history.operations if other.start < op.end and other.kind == "create"
+                other.value
+                for other in self.history.operations
+                if other.start < op.end and other.kind == "create" and other is not op
             ]
-            values = frozenset([None, op.value, *earlier])
-            made.effects[op.arguments["path"]].append(Effect(op.start, math.inf, values, False, op))
+            made.effects[path].append(Effect(op.start, op.end, frozenset({op.value}), False, op, vanishes=op.end))
+            made.effects[path].append(Effect(op.start, op.end, frozenset([None, *earlier]), False, op))
             return
         if op.status == "refused" and op.error == "RangeLocked":
             # it may have been written before the lock was met: until it is refused it shows, and then no more; of many
