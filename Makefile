@@ -3,7 +3,7 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 
-.PHONY: kills fuzz docs demo test mutations test-sparks check format bench simulate mutation setup servers lock clean golden
+.PHONY: kills fuzz explore docs demo test mutations test-sparks check format bench simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
@@ -39,6 +39,10 @@ format: setup
 
 simulate: setup ## random interleavings: SEEDS=n, FIRST=n
 	@$(RUN) $(BIN)/python -m strandline.testing.simulation --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
+
+explore: setup ## every interleaving of two clients, hours of it: OPERATIONS=1x1|2x1|2x2, FAULTS=1, SECONDS=n
+	@$(RUN) $(BIN)/python -m strandline.testing.simulation.exhaustive --operations $(or $(OPERATIONS),2x2) \
+		$(if $(FAULTS),--faults) $(if $(SECONDS),--seconds $(SECONDS))
 
 mutation: ## keep the change in the work tree as a mutation that the simulator must catch: NAME=…, WHY=…
 	@test -n "$(NAME)" -a -n "$(WHY)" || { echo 'Give NAME=a-short-name and WHY="what goes wrong".'; exit 2; }

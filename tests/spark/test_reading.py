@@ -246,8 +246,12 @@ def test_a_damaged_file_gets_a_sentence(main: Branch, mixed: DataFrame) -> None:
     table = main.table("t")
     table.write(mixed)
     blobs = main._core.resolver.namespace
-    blobs.put(table.files()[0].info.physical_address, b"not parquet")
+    damaged = table.files()[0].info
+    blobs.put(damaged.physical_address, b"x" * damaged.size)
     with pytest.raises(StorageError, match="cannot be read"):
+        table.to_arrow().read_all()
+    blobs.put(damaged.physical_address, b"not parquet")
+    with pytest.raises(StorageError, match="has 11 bytes instead of"):
         table.to_arrow().read_all()
 
 

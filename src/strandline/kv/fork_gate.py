@@ -82,6 +82,7 @@ class Gate:
         self._guests: set[Session] = set()
         self._forking = threading.Lock()
         self._forker: int | None = None
+        self._depth = 0
 
     def register(self, store: GatedStore) -> None:
         """A store does so before its first connection."""
@@ -131,6 +132,11 @@ class Gate:
     def _before(self) -> None:
         if self.pid != os.getpid():
             self.found_in_child()
+        if self._forker == threading.get_ident():
+            # a signal handler forks while this very thread is about to: the gate is shut, and what is not closed yet
+            # counts as unsettled
+            self._depth += 1
+            return
         self._forking.acquire()
         self._forker = threading.get_ident()
         self._unsettled = stores = list(self._stores)  # until the opposite is known, whatever interrupts this
@@ -153,6 +159,9 @@ class Gate:
         return True
 
     def _after_in_parent(self) -> None:
+        if self._depth:
+            self._depth -= 1
+            return
         self._unsettled = []
         self._forker = None
         self.is_shut = False
@@ -162,11 +171,13 @@ class Gate:
 
     def _after_in_child(self) -> None:
         self.pid = os.getpid()
-        self._lost |= {file for store in self._unsettled if (file := store._open_file()) is not None}
-        self._unsettled = []
-        for store in list(self._stores):
-            store._forked()
-        self._reset()
+        try:
+            self._lost |= {file for store in self._unsettled if (file := store._open_file()) is not None}
+            self._unsettled = []
+            for store in list(self._stores):
+                store._forked()
+        finally:
+            self._reset()
 
 
 def keep_for_ever(connections: Iterable[object]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import sys
 import threading
 import weakref
 from collections import deque
@@ -43,8 +44,8 @@ class _Owner:
         self._store = weakref.ref(store)
         self._session = session
 
-    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
-        store = self._store()
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        store = None if is_finalizing() else self._store()
         if store is not None and getpid() == gate.pid:
             store._end_session(self._session)
 
@@ -95,8 +96,9 @@ class SqliteStore(Store):
         gate.register(self)
         self._leave(self._enter())  # what cannot be opened is refused here, not at the first call
 
-    def __del__(self) -> None:
-        if hasattr(self, "_sessions") and getpid() == gate.pid:
+    def __del__(self, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        # when the interpreter ends, what is needed here may be gone, and nobody can fork any more
+        if not is_finalizing() and hasattr(self, "_sessions") and getpid() == gate.pid:
             with gate.passing():
                 self._close_connections()
 
@@ -238,7 +240,8 @@ class SqliteStore(Store):
         for write in waiting:  # of the parent's threads; but the thread that forked may be among them
             write.error = StoreUnavailable(f"A fork came while {self.path} was being written.", happened="unknown")
             write.done = True
-            write.wake.release()
+            if write.wake.locked():  # else it has been woken already, to lead
+                write.wake.release()
 
     def _failed(self, error: sqlite3.Error | OSError, happened: str) -> StoreUnavailable:
         advice = "Look at the disk, then repeat the call."

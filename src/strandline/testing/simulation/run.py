@@ -61,7 +61,7 @@ def simulate(seed: int, family: str = "protocol") -> Outcome:
     reached: Counter[str] = Counter()
     rnd = Random(seed)
     scheduler = Scheduler(seed, some_faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95)), tears_scans=rnd.random() < 0.3)
-    with seeded_ids(seed), _instruments(reached, scheduler, cached_s=rnd.choice((0, 5, 5))):
+    with seeded_ids(seed), instruments(reached, scheduler, cached_s=rnd.choice((0, 5, 5))):
         world = World(scheduler)
         plan(world, rnd, family)
         broken: list[Broken] = []
@@ -121,7 +121,7 @@ _read_ranges = lru_cache(512)(read_ranges)
 
 
 @contextmanager
-def _instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> Iterator[None]:
+def instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> Iterator[None]:
     """Count verdicts and lost layers; let the sensor fire at a handful of tombstones, and caches be young or old."""
     from strandline.branch import attach, commit, compaction, heads, reset
 
@@ -196,6 +196,7 @@ def _reflogs(world: World, repo: Repository) -> list[Broken]:
             if before.move_count != after.move_count:
                 expected.append((before.head, after.head))
         shown = [(move.before, move.after) for move in branch.reflog() if move.verb != "create"]
+        shown = shown[: len(shown) - world.moves_before.get(name, 0)]
         if shown != expected[::-1]:
             broken.append(
                 Broken("the reflog has each move of the head", f"{name}: {shown} instead of {expected[::-1]}")

@@ -145,6 +145,7 @@ class World:
 
     Attributes:
         clocks_agree: no process has a clock that is wrong.
+        moves_before: how often the heads of branches had moved when the history began.
         has_bytes: whether clients upload the bytes of what they write, so that somebody can collect them.
     """
 
@@ -162,6 +163,7 @@ class World:
         self.has_bytes = False
         self.clocks_agree = True
         self.missing: list[str] = []
+        self.moves_before: dict[str, int] = {}
         self._looking = self.outside()._core
 
     def process(self, name: str, jumps: list[tuple[int, Microseconds]]) -> tuple[Process, Repository]:
