@@ -3,7 +3,7 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 
-.PHONY: kills fuzz explore docs demo test mutations test-sparks check format bench simulate mutation setup servers lock clean golden
+.PHONY: kills fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
@@ -52,6 +52,11 @@ mutation: ## keep the change in the work tree as a mutation that the simulator m
 
 bench: setup ## tables, pictures and benchmarks/results.json; ONLY=name for a part
 	@$(RUN) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
+
+bench-compare: setup ## two commits, in turn: A=commit, B=commit (the work tree), ONLY=name, PAIRS=n
+	@test -n "$(A)" || { echo 'Give A=commit to compare with.'; exit 2; }
+	@$(RUN) $(BIN)/python -m benchmarks.compare --a $(A) $(if $(B),--b $(B)) $(if $(ONLY),--only $(ONLY)) \
+		$(if $(PAIRS),--pairs $(PAIRS))
 
 docs: setup ## the documentation as a site, in .cache/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .cache/site

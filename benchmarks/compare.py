@@ -1,0 +1,154 @@
+"""Compares two commits: the same benchmark on the source of both, in turn, until the ratio is known well enough.
+
+`make bench-compare A=<commit> [B=<commit>] [ONLY=name]`. The machine's own speed varies by more than any change that is
+looked for, so nothing is concluded from a number alone: each run of A stands beside a run of B, the order changes from
+pair to pair, and what is reported is the geometric mean of the ratios with its 95 % interval (Student's t on their
+logarithms). Above 1 means that B is slower. Four references that no change touches run beside each: if their ratio is
+not about 1, the machine changed between the two, and the pair says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.__main__ import NAMES
+from benchmarks.harness import CACHE
+
+ROOT = Path(__file__).parents[1]
+MIN_PAIRS = 3
+WIDTH = 0.03
+"""How wide the interval may be, as a part of the ratio."""
+T_95 = (
+    12.71,
+    4.30,
+    3.18,
+    2.78,
+    2.57,
+    2.45,
+    2.36,
+    2.31,
+    2.26,
+    2.23,
+    2.20,
+    2.18,
+    2.16,
+    2.14,
+    2.13,
+    2.12,
+    2.11,
+    2.10,
+    2.09,
+)
+"""Of Student's t, two-sided 95 %, by degrees of freedom from 1; beyond the last one 2.0 is used."""
+OF_RUN = "the whole run"
+
+
+@contextmanager
+def source(commit: str | None) -> Iterator[Path]:
+    """The source of a commit in a folder of its own; the work tree itself if it is None."""
+    if commit is None:
+        yield ROOT / "src"
+        return
+    CACHE.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=CACHE, prefix="compare-") as folder:
+        archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True)
+        if archive.returncode:
+            raise SystemExit(f"{commit!r} is no commit: {archive.stderr.decode().strip()}")
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        yield Path(folder) / "src"
+
+
+def measured(src: Path, name: str) -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": str(src)}
+    command = [sys.executable, "-m", "benchmarks.one", name]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if run.returncode:
+        raise SystemExit(f"{name} does not run on {src}:\n{run.stderr[-2_000:]}")
+    found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
+    return found
+
+
+def interval(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of ratios, and its 95 % interval."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), 0.0, math.inf
+    t = T_95[len(logs) - 2] if len(logs) - 2 < len(T_95) else 2.0
+    half = t * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def pairs_of(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """By name, how much slower B was than A."""
+    yield f"{OF_RUN}, wall", b["wall_s"] / a["wall_s"]
+    yield f"{OF_RUN}, processor", b["processor_s"] / a["processor_s"]
+    theirs = {(row["name"], row["setting"]): row for row in a["results"]}
+    for row in b["results"]:
+        other = theirs.get((row["name"], row["setting"]))
+        if other is None or not other["value"] or not row["value"]:
+            continue
+        ratio = row["value"] / other["value"]
+        yield f"{row['name']} ({row['setting']})", 1 / ratio if row["better"] == "more" else ratio
+    for name, took in b["references"].items():
+        yield f"reference: {name}", took / a["references"][name]
+
+
+def compare(name: str, a: Path, b: Path, max_pairs: int) -> dict[str, list[float]]:
+    """Run pairs until each interval is narrow enough, or there are enough pairs."""
+    found: dict[str, list[float]] = defaultdict(list)
+    for number in range(max_pairs):
+        first, second = (a, b) if number % 2 == 0 else (b, a)
+        one, other = measured(first, name), measured(second, name)
+        for what, ratio in pairs_of(*((one, other) if number % 2 == 0 else (other, one))):
+            found[what].append(ratio)
+        if number + 1 >= MIN_PAIRS and all(is_narrow(ratios) for ratios in found.values()):
+            break
+    return found
+
+
+def is_narrow(ratios: Sequence[float]) -> bool:
+    mean, low, high = interval(ratios)
+    return high - low <= WIDTH * mean
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make bench-compare", description=__doc__)
+    parser.add_argument("--a", required=True, help="the commit to compare with")
+    parser.add_argument("--b", help="the other commit; by default the work tree")
+    parser.add_argument("--only", choices=NAMES, action="append", help="a benchmark; may be repeated")
+    parser.add_argument("--pairs", type=int, default=12, help="at most so many pairs")
+    parser.add_argument("--limit", type=float, default=1.03, help="fail if a ratio is above it by its lower end")
+    chosen = parser.parse_args()
+    slower = []
+    with source(chosen.a) as a, source(chosen.b) as b:
+        for name in chosen.only or NAMES:
+            print(f"\n{name}: B ÷ A, above 1 is slower", flush=True)
+            for what, ratios in compare(name, a, b, chosen.pairs).items():
+                mean, low, high = interval(ratios)
+                note = "" if is_narrow(ratios) else f"wider than {WIDTH:.0%}"
+                is_slower = low > chosen.limit and not what.startswith(("reference", OF_RUN))
+                if is_slower:
+                    slower.append(f"{name}: {what}")
+                mark = "SLOWER" if is_slower else ""
+                print(
+                    f"  {what:76} {mean:6.3f} [{low:.3f} – {high:.3f}] {len(ratios):3} pairs  {note} {mark}", flush=True
+                )
+    print(f"\nslower than {chosen.limit}: {', '.join(slower) or 'none'}")
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The tool that compares commits: what it concludes from pairs, and that it runs both sources."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.compare import interval, is_narrow, pairs_of, source
+
+from benchmarks import compare
+
+
+def test_the_interval_holds_the_mean_and_narrows_with_pairs() -> None:
+    mean, low, high = interval([1.0, 1.1, 0.9, 1.05])
+    assert low < mean < high
+    assert mean == pytest.approx(1.0, abs=0.05)
+    _, lower, higher = interval([1.0, 1.1, 0.9, 1.05] * 4)
+    assert higher - lower < high - low
+    assert interval([1.2]) == (pytest.approx(1.2), 0.0, math.inf)
+    assert not is_narrow([1.2])
+    assert is_narrow([1.2, 1.2, 1.2])
+
+
+def run(value: float, better: str = "less", name: str = "n") -> dict[str, Any]:
+    row = {"name": name, "setting": "s", "value": value, "better": better}
+    return {"wall_s": 1.0, "processor_s": 1.0, "references": {"r": 1.0}, "results": [row]}
+
+
+def test_above_one_is_slower_whichever_way_a_number_counts() -> None:
+    assert dict(pairs_of(run(1.0), run(2.0)))["n (s)"] == 2.0
+    assert dict(pairs_of(run(1.0, "more"), run(2.0, "more")))["n (s)"] == 0.5
+    assert "n (s)" not in dict(pairs_of(run(1.0, name="other"), run(2.0)))
+
+
+def test_pairs_go_on_until_they_agree_or_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Path] = []
+
+    def measured(src: Path, name: str) -> dict[str, Any]:
+        asked.append(src)
+        return run(1.0 + (0.3 * (len(asked) % 5) if noisy else 0.0))
+
+    monkeypatch.setattr(compare, "measured", measured)
+    a, b = Path("a"), Path("b")
+    for noisy, pairs in ((False, compare.MIN_PAIRS), (True, 6)):
+        asked.clear()
+        found = compare.compare("staging", a, b, 6)
+        assert len(found["n (s)"]) == pairs
+        assert asked[:4] == [a, b, b, a]  # the order changes
+
+
+def test_a_commit_is_measured_from_its_own_source() -> None:
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=compare.ROOT, capture_output=True, text=True)
+    if head.returncode:
+        pytest.fail("the tool needs the project's history")
+    with source(head.stdout.strip()) as src:
+        assert (src / "strandline" / "__init__.py").is_file()
+        assert src != compare.ROOT / "src"
+    with source(None) as src:
+        assert src == compare.ROOT / "src"
+    with pytest.raises(SystemExit, match="is no commit"), source("nowhere"):
+        pass
