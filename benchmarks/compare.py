@@ -143,9 +143,8 @@ def main() -> int:
                 if is_slower:
                     slower.append(f"{name}: {what}")
                 mark = "SLOWER" if is_slower else ""
-                print(
-                    f"  {what:76} {mean:6.3f} [{low:.3f} – {high:.3f}] {len(ratios):3} pairs  {note} {mark}", flush=True
-                )
+                spread = f"{mean:6.3f} [{low:.3f} – {high:.3f}] {len(ratios):3} pairs"
+                print(f"  {what:76} {spread}  {note} {mark}", flush=True)
     print(f"\nslower than {chosen.limit}: {', '.join(slower) or 'none'}")
     return 1 if slower else 0
 
