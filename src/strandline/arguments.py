@@ -20,13 +20,13 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 
-from strandline.errors import UsageError
+from strandline.errors import InvalidName, UsageError
 
 INT64_MAX = 2**63 - 1
 ITEMS_CHECKED = 1_000
 """Of longer collections only this many: what stores them looks at each item again."""
 
-OWN_RULES = frozenset(("path", "name", "what", "where", "since"))
+OWN_RULES = frozenset(("what", "where"))
 """Parameters whose rules are about more than types: the functions check all of it, in words of their own."""
 
 Class = TypeVar("Class", bound=type)
@@ -65,7 +65,7 @@ def _is_whole(value: object) -> bool:
 def _is_number(value: object) -> bool:
     if isinstance(value, bool):
         return False
-    return _is_whole(value) or (isinstance(value, Real) and not isinstance(value, Integral) and not math.isnan(value))
+    return _is_whole(value) or (isinstance(value, Real) and not isinstance(value, Integral) and math.isfinite(value))
 
 
 _SIMPLE: dict[Any, Expected] = {
@@ -202,7 +202,8 @@ class Signature:
 def _wrong(function: Callable[..., Any], name: str, expected: Expected, value: object) -> UsageError:
     shown = repr(value) if len(repr(value)) <= 60 else f"a {type(value).__name__} of {len(repr(value)):,} characters"
     shown = shown.encode("ascii", "backslashreplace").decode() if not _is_text(shown) else shown
-    return UsageError(
+    kind = InvalidName if name in ("path", "name") else UsageError
+    return kind(
         f"{function.__name__}() expects {expected.what} for {name}, not {shown}.",
         next=f"Look at help({function.__qualname__}).",
     )

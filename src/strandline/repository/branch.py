@@ -35,6 +35,7 @@ from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked,
 from strandline.ids import CommitId, check_committer, check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.repository.differences import Diff
+from strandline.repository.exporting import checked_path
 from strandline.repository.locks import Locks, Ranges, check_ids
 from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.parallel import in_parallel
@@ -177,7 +178,7 @@ class Branch(Writable):
 
     def upload(self, path: str, file: str | Path, **options: Any) -> ObjectInfo:
         """Write a local file; options are those of `put`."""
-        return self.put(path, Path(file), **options)
+        return self.put(path, checked_path(file), **options)
 
     @logged("put many")
     def put_many(self, contents: Mapping[str, Content] | Iterable[tuple[str, Content]], *, atomic: bool = True) -> int:
@@ -724,7 +725,7 @@ class Branch(Writable):
             UsageError: it is of another branch, or the file cannot be read.
         """
         try:
-            body = Path(path).read_bytes()
+            body = checked_path(path).read_bytes()
         except OSError as error:
             raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}.", next="Begin anew.") from error
         return resume(self, body, str(path))

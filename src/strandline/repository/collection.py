@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from strandline.arguments import checked
+from strandline.errors import UsageError
 from strandline.operations import logged
 from strandline.repository.garbage import Collector, Marker, Plan, Progress, mark_here, no_progress
 from strandline.repository.retention import GRACE_DAYS, Retention, check_retention
@@ -92,6 +93,8 @@ class GarbageCollection:
     ) -> Collector:
         marker: Marker = mark_here
         if spark is not None:
+            if type(spark).__module__.partition(".")[0] != "pyspark":
+                raise UsageError(f"{spark!r} is no Spark session.", next="Give a SparkSession, or leave it out.")
             marker = import_module("strandline.spark.garbage").marker(spark)
         core = self._repository._core
         return Collector(

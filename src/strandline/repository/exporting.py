@@ -40,7 +40,15 @@ def local_only(place: str | os.PathLike[str], what: str) -> Path:
     """The path of a local file or folder; refuses a URL, which would become a folder of that name."""
     if is_url(place):
         raise UsageError(f"{what} goes to a local path, not to {os.fspath(place)!r}.", next="Use `export` for URLs.")
-    return Path(place)
+    return checked_path(place)
+
+
+def checked_path(place: str | os.PathLike[str]) -> Path:
+    """The path of a local file or folder that can have this name."""
+    text = os.fspath(place)
+    if "\0" in text or not Path(text).name:
+        raise UsageError(f"{text!r} is no path of a file or folder.", next="Give a name.")
+    return Path(text)
 
 
 def refuse_unfit(items: Sequence[Item]) -> None:
@@ -76,7 +84,7 @@ def export(ref: Ref, items: Sequence[Item], target: str | Path, progress: Progre
 
     if is_url(target):
         return _to_store(ref, items, os.fspath(target), tell)
-    return _to_folder(ref, items, Path(target), tell)
+    return _to_folder(ref, items, checked_path(target), tell)
 
 
 def _to_folder(ref: Ref, items: Sequence[Item], target: Path, tell: Callable[[ObjectInfo], None]) -> int:

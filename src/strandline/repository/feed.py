@@ -43,7 +43,7 @@ MOVES_AT_ONCE = 100
 WRITER = "feed"
 
 
-@checked()
+@checked(but=("changes",))
 class Feed:
     """The changes of a branch, from the commit that its head was at when they were first recorded.
 

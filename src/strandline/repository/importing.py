@@ -180,6 +180,8 @@ def _is_text(path: str) -> bool:
 
 def split_source(source: str) -> tuple[str, str]:
     """The root to open and the prefix to list: a folder, or a prefix of a bucket taken as one, and everything in it."""
+    if "\0" in source:
+        raise NotFound(f"There is no folder {source!r}.", next="Give a folder, or a URL such as s3://bucket/prefix.")
     if "://" not in source:
         folder = Path(source).resolve()
         if not folder.is_dir():

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
 import pyarrow as pa
 
-from strandline.arguments import checked
+from strandline.arguments import INT64_MAX, checked
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted
@@ -122,7 +122,9 @@ class Ref:
         """
         info = self.stat(path)
         blobs, key = self._locate(info)
-        if start < 0 or (end is not None and end < 0):
+        if type(start) is not int or (end is not None and type(end) is not int):
+            raise UsageError(f"{start!r} to {end!r} is no part of an object.", next="Give numbers of bytes.")
+        if not 0 <= start <= INT64_MAX or (end is not None and not 0 <= end <= INT64_MAX):
             raise UsageError(
                 f"{start} to {end} is no part of an object.", next="Count the bytes from its beginning, 0."
             )

@@ -34,6 +34,7 @@ from strandline.errors import (
 from strandline.ids import CommitId, check_path, check_prefix, new_id
 from strandline.operations import logged
 from strandline.repository.claims import Guard
+from strandline.repository.exporting import checked_path
 from strandline.repository.expressions import Target
 from strandline.repository.manifest import (
     Facts,
@@ -621,7 +622,7 @@ class Transaction(Overlay):
         """
         with self._lock:
             self._demand_open()
-            target = Path(path)
+            target = checked_path(path)
             partial = target.with_name(f".{target.name}.part")
             body = encode_manifest(self.facts(), sorted_changes(self._claims.changes))
             try:

@@ -56,7 +56,10 @@ def upload(
     blobs = core.resolver.namespace
     digest = blake3()
     if isinstance(content, str):
-        content = content.encode()
+        try:
+            content = content.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"The text for {path!r} is not Unicode: {error.reason}.", next="Give bytes.") from None
     if isinstance(content, bytes | bytearray | memoryview):
         body = bytes(content)
         digest.update(body)

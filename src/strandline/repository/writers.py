@@ -117,7 +117,7 @@ class Writers(Results[WriterInfo]):
             revoke: called when it is doomed: takes its credentials away, where the store can.
         """
         branch = self._branch
-        found = self[name]
+        found = self[writers.check_writer_name(name)]
         self.assign(name, writers.RETIRED)
         if found.open is not None:
             branch.transactions.abort(found.open)
