@@ -45,7 +45,7 @@ MATRIX = [
     Plan({}, forker, busy, first, end, handle)
     for forker, busy, (first, end), handle in itertools.product(FORKERS, (False, True), ENDS, HANDLES)
 ]
-SOME = [MATRIX[at] for at in range(0, len(MATRIX), 5)]
+SOME = [MATRIX[at] for at in range(0, len(MATRIX), 9)]
 """For stores whose clients are made for forks: each value of each column with each of most others."""
 
 fresh = multiprocessing.get_context("forkserver")

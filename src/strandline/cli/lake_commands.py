@@ -56,6 +56,9 @@ def restore(
     source: Annotated[str, typer.Argument(help="The folder or URL of a backup.")],
     repository: Annotated[str | None, typer.Argument(help="Only this repository; without it, all.")] = None,
     name: Annotated[str | None, typer.Option("--as", help="Bring it back under this name.")] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="The lake of a backup without bytes is gone: take its bytes over.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Read and compare everything afterwards.")] = True,
     lake: LakeOption = None,
     as_json: JsonOption = False,
@@ -63,7 +66,7 @@ def restore(
     """Bring repositories back from a backup. The lake may be another one, on other stores; `init` makes one."""
     with session(lake, as_json) as s:
         with s.out.steps("copying") as step:
-            made = s.lake.restore(source, repository, name=name, check=check, progress=step)
+            made = s.lake.restore(source, repository, name=name, take_over=take_over, check=check, progress=step)
         for one in made:
             done = "and read all of it" if check else "and did not check it"
             s.out.say(f"Restored {one.name} {done}.", {"repository": one.name, "checked": check})

@@ -55,7 +55,7 @@ class GatedStore(Protocol):
         """Close all of them; nobody is inside, and nobody comes in."""
 
     def _open_file(self) -> FileId | None:
-        """The file that connections are open to, or None if there are none."""
+        """The file that connections are open to, or are just being opened to; None if there are none."""
 
     def _forked(self) -> None:
         """In the child: forget the connections without closing them, and the calls of other threads."""
@@ -67,13 +67,16 @@ class Gate:
     Attributes:
         pid: of the process that the state here is true of; another one means that C code forked, without hooks.
         is_shut: no call may begin.
+        connections: all that are open, and their files; what is left of them at a fork is lost to the child. They are
+            kept here, since a store that is being collected as garbage is no longer among the stores.
     """
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self._stores: WeakSet[GatedStore] = WeakSet()
         self._lost: set[FileId] = set()
-        self._unsettled: list[GatedStore] = []
+        self._unsettled: list[GatedStore] | None = []
+        self.connections: dict[object, FileId] = {}
         self._reset()
 
     def _reset(self) -> None:
@@ -92,6 +95,11 @@ class Gate:
         """Whether connections to a file were open when this process was forked."""
         return file in self._lost
 
+    @property
+    def is_forking(self) -> bool:
+        """Whether this very thread is about to fork: what it calls now could not be closed any more."""
+        return self.is_shut and self._forker == threading.get_ident()
+
     def wait(self, session: Session) -> bool:
         """The gate is shut, and the session has just said that it is inside: step back until it opens.
 
@@ -100,12 +108,14 @@ class Gate:
         """
         if session.depth > 1:
             return True  # it is inside already, and the fork waits for it
-        if self._forker == threading.get_ident():
+        if self.is_forking:
             return False
         while self.is_shut:
             session.depth -= 1
-            self._opened.wait(PATIENCE_S)
-            session.depth += 1
+            try:
+                self._opened.wait(PATIENCE_S)
+            finally:  # whoever is interrupted here steps out again
+                session.depth += 1
         return True
 
     @contextmanager
@@ -124,8 +134,15 @@ class Gate:
 
     def found_in_child(self) -> None:
         """Called when the process has another id than it had: it was forked by code that runs no hooks."""
-        self._unsettled = list(self._stores)
+        self._unsettled = None
         self._after_in_child()
+
+    def _all(self) -> list[GatedStore]:
+        while True:
+            try:
+                return list(self._stores)
+            except RuntimeError:  # another thread opened a store meanwhile
+                continue
 
     # --- hooks --------------------------------------------------------------------------------------------------------
 
@@ -139,9 +156,10 @@ class Gate:
             return
         self._forking.acquire()
         self._forker = threading.get_ident()
-        self._unsettled = stores = list(self._stores)  # until the opposite is known, whatever interrupts this
+        self._unsettled = None  # all of them, until the opposite is known, whatever interrupts this
         self._opened.clear()
         self.is_shut = True
+        stores = self._all()
         until = time.monotonic() + PATIENCE_S
         while any(guest.depth and guest.thread != self._forker for guest in list(self._guests)):
             if time.monotonic() > until:
@@ -172,9 +190,14 @@ class Gate:
     def _after_in_child(self) -> None:
         self.pid = os.getpid()
         try:
-            self._lost |= {file for store in self._unsettled if (file := store._open_file()) is not None}
+            stores = self._all()
+            unsettled = stores if self._unsettled is None else self._unsettled
+            self._lost |= {file for store in unsettled if (file := store._open_file()) is not None}
+            self._lost |= set(self.connections.values())
+            keep_for_ever(self.connections)
+            self.connections = {}
             self._unsettled = []
-            for store in list(self._stores):
+            for store in stores:
                 store._forked()
         finally:
             self._reset()

@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from strandline.errors import InvalidSettings, StoreUnavailable
-from strandline.kv.fork_gate import FileId, Session, gate, keep_for_ever
+from strandline.kv.fork_gate import FileId, Session, gate
 from strandline.kv.network_fs import network_file_system
 from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
 
@@ -135,11 +135,7 @@ class SqliteStore(Store):
 
     def _prepare(self, session: Session, reads: bool) -> None:
         if gate.is_shut and not gate.wait(session):
-            raise StoreUnavailable(
-                f"{self.path} cannot be used by what runs right before a fork.",
-                happened="no",
-                next="Use the lake before or after the fork.",
-            )
+            raise _about_to_fork(self.path)
         if self._closed or (reads and session.connection is None):
             session.connection = self._connect()
 
@@ -178,6 +174,7 @@ class SqliteStore(Store):
             if is_first:
                 connection.execute("CREATE TABLE IF NOT EXISTS kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID")
                 self._file = _id_of(self.path)
+            gate.connections[connection] = _id_of(self.path)
         except (sqlite3.Error, OSError) as error:
             raise self._failed(error, "no") from error
         return connection
@@ -207,9 +204,7 @@ class SqliteStore(Store):
             if not session.depth:
                 _close(session)
         if not any(session.depth for session in sessions):
-            writer, self._writer = self._writer, None
-            if writer is not None:
-                writer.close()
+            self._close_writer()
 
     # --- forks: see `fork_gate` ---------------------------------------------------------------------------------------
 
@@ -219,24 +214,29 @@ class SqliteStore(Store):
     def _close_connections(self) -> None:
         for session in list(self._sessions):
             _close(session)
+        self._close_writer()
+
+    def _close_writer(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            writer.close()
+            _close_connection(writer)
 
     def _open_file(self) -> FileId | None:
-        is_open = self._writer is not None or any(session.connection is not None for session in self._sessions)
-        return self._file if is_open else None
+        sessions = self._sessions_now()
+        if self._writer is None and not any(one.depth or one.connection is not None for one in sessions):
+            return None
+        try:
+            return self._file or _id_of(self.path)
+        except OSError:
+            return None
 
     def _forked(self) -> None:
         for session in self._sessions:
             session.is_lost = True
-        held = [session.connection for session in self._sessions] + [self._writer]
-        keep_for_ever([connection for connection in held if connection is not None])
-        waiting, is_closed, sessions = [*self._group, *self._queue], self._closed, self._sessions
+            session.connection = None  # first: `_reset` ends the threads' sessions, which close theirs
+        waiting, is_closed = [*self._group, *self._queue], self._closed
         self._reset()
         self._closed = is_closed
-        for session in sessions:
-            session.connection = None
         for write in waiting:  # of the parent's threads; but the thread that forked may be among them
             write.error = StoreUnavailable(f"A fork came while {self.path} was being written.", happened="unknown")
             write.done = True
@@ -265,6 +265,8 @@ class SqliteStore(Store):
         Args:
             arguments: of the statement, or a list of them for all of which it is done.
         """
+        if gate.is_shut and gate.is_forking:
+            raise _about_to_fork(self.path)  # a leader may wait for this thread, which would then wait for the leader
         mine = _Write(statement, arguments, is_swap)
         with self._mutex:
             self._queue.append(mine)
@@ -366,7 +368,9 @@ class SqliteStore(Store):
             raise
         finally:
             if session is not None:
-                self._leave(session)
+                session.depth -= 1  # `_leave`, without a call, at whose beginning a signal handler may raise
+                if self._closed:
+                    self._close_idle()
 
     def _do(self, write: _Write, connection: sqlite3.Connection, session: Session) -> None:
         statement, arguments = write.statement, write.arguments
@@ -412,7 +416,7 @@ class SqliteStore(Store):
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
         finally:
-            session.depth -= 1  # `_leave`, without a call: this is the hottest path
+            session.depth -= 1  # `_leave`, without a call, at whose beginning a signal handler may raise
             if self._closed:
                 self._close_idle()
         return None if row is None else row[0]
@@ -425,7 +429,9 @@ class SqliteStore(Store):
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
         finally:
-            self._leave(session)
+            session.depth -= 1
+            if self._closed:
+                self._close_idle()
         cut = len(partition) + 1
         return Page([key[cut:] for key, _ in rows], [value for _, value in rows])
 
@@ -445,7 +451,20 @@ def _id_of(path: Path) -> FileId:
 def _close(session: Session) -> None:
     connection, session.connection = session.connection, None
     if connection is not None:
-        connection.close()
+        _close_connection(connection)
+
+
+def _close_connection(connection: sqlite3.Connection) -> None:
+    connection.close()
+    gate.connections.pop(connection, None)
+
+
+def _about_to_fork(path: Path) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"{path} cannot be used by what runs right before a fork.",
+        happened="no",
+        next="Use the lake before or after the fork.",
+    )
 
 
 def _lost(path: Path) -> StoreUnavailable:
