@@ -235,6 +235,8 @@ class Lake:
                 warning("the namespace of %s stays as it is: %s", record.name, error)
             written.append(upgrade_refs(self._stores(record), dry_run=dry_run))
             written.append(self._rewrite(PARTITION, record.name.encode(), RepositoryRecord, "repository", dry_run))
+        if isinstance(self._kv, TenantStore) and not dry_run:  # an older version did not list its lakes
+            self._kv.shared.set(LAKES, self.id.encode(), self._settings.tenant.encode())
         # last: who sees the new format of the lake may rely on all of it
         written.append(self._rewrite(_PARTITION, _KEY, LakeRecord, "lake", dry_run, {"format": FORMAT_VERSION}))
         return Upgraded(FORMAT_VERSION, total(written))
@@ -350,6 +352,13 @@ class Lake:
         if name is not None and len(chosen) > 1:
             raise UsageError("Several repositories cannot have one name.", next="Say which one to restore.")
         made = []
+        for one in chosen:
+            if one.record.behind and not one.has_data:
+                raise UsageError(
+                    f"The backup of {one.record.name!r} has no bytes, and its lake read some of them from yet another "
+                    f"place, {without_secrets(one.record.behind)}.",
+                    next="Back the repository up with its bytes, and restore that.",
+                )
         for one in chosen:
             known_as = name or one.record.name
             check_repository_name(known_as)

@@ -330,9 +330,11 @@ from strandline.kv.sqlite import SqliteStore
 store = SqliteStore({str(tmp_path / "db")!r})
 store.set(b"p", b"k", b"v")
 libc = ctypes.PyDLL(None)
+from strandline.kv import sqlite
 pid = libc.fork()
 if pid == 0:
     told = 0
+    sqlite._close_connection = lambda connection: os._exit(99)  # nothing of the parent's is closed
     calls = [lambda: store.get(b"p", b"k"), lambda: store.set(b"p", b"k", b"c"), lambda: SqliteStore(store.path)]
     for act in calls:
         try:
@@ -464,3 +466,58 @@ def test_what_a_child_collects_in_a_copied_writer_is_refused(lake: Lake) -> None
         os.waitpid(pid, 0)
         assert os.read(read, 100) == b"refused"
     assert shard.snapshot().to_arrow().column("k").to_pylist() == ["parent"]
+
+
+def test_a_thread_that_is_interrupted_at_the_gate_is_not_counted_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SqliteStore(tmp_path / "db") as store:
+        store.set(b"p", b"k", b"v")
+
+        def interrupted(seconds: float) -> bool:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as context:
+            context.setattr(fork_gate.gate, "is_shut", True)
+            context.setattr(fork_gate.gate._opened, "wait", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                store.get(b"p", b"k")
+        assert [session.depth for session in store._sessions_now()] == [0]
+        assert store.get(b"p", b"k") == b"v"
+
+
+def test_a_thread_that_is_about_to_fork_does_not_queue_behind_a_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader may wait at the gate for this very thread."""
+    with SqliteStore(tmp_path / "db") as store:
+        store.set(b"p", b"k", b"v")
+        with monkeypatch.context() as context:
+            context.setattr(fork_gate.gate, "is_shut", True)
+            context.setattr(fork_gate.gate, "_forker", threading.get_ident())
+            context.setattr(store, "_has_leader", True)
+            with pytest.raises(StoreUnavailable, match="before a fork") as refused:
+                store.set(b"p", b"k", b"w")
+        assert refused.value.happened == "no"
+        store.set(b"p", b"k", b"x")
+        assert store.get(b"p", b"k") == b"x"
+
+
+def test_connections_of_a_store_that_is_being_collected_count_at_a_fork(tmp_path: Path) -> None:
+    """Its weak reference is gone before its finalizer has run."""
+    store = SqliteStore(tmp_path / "db")
+    store.set(b"p", b"k", b"v")
+    fork_gate.gate._stores.discard(store)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            SqliteStore(tmp_path / "db").get(b"p", b"k")
+        except StoreUnavailable as error:
+            os._exit(7 if error.happened == "no" else 1)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    fork_gate.gate.register(store)
+    store.close()
+    assert not fork_gate.gate.connections or all(
+        file != (os.stat(store.path).st_dev, os.stat(store.path).st_ino) for file in fork_gate.gate.connections.values()
+    )

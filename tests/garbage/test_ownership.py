@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
 
 import strandline
-from strandline.errors import AlreadyExists, Contention, LakeNotFound, NotAllowed, UsageError
+from strandline.blob.local import INCOMING, LocalBlobStore
+from strandline.envelope import encode
+from strandline.errors import AlreadyExists, Contention, LakeNotFound, NotAllowed, ObjectMissing, UsageError
 from strandline.ids import new_id
-from strandline.lake import Lake
+from strandline.lake import LAKES, Lake
+from strandline.repository import namespace as namespaces
+from strandline.repository import promises
 from strandline.repository.garbage import Collector
 from strandline.repository.namespace import MARKER, READERS, read_marker
+from strandline.repository.promises import Condemned
 from strandline.repository.repository import Repository
 
 
@@ -313,13 +319,14 @@ def test_what_strandline_wrote_goes_whatever_branches_are_on_record(repo: Reposi
 
 def test_half_written_files_of_dead_puts_go_after_the_grace(repo: Repository) -> None:
     incoming = namespace(repo) / ".strandline-incoming"
-    (incoming / "old").write_bytes(b"x")
+    old, young = sorted((new_id(), new_id()))
+    (incoming / old).write_bytes(b"x")
     age(incoming)
-    (incoming / "young").write_bytes(b"x")
+    (incoming / young).write_bytes(b"x")
     assert repo.gc.plan().half_written == 1
-    assert sorted(os.listdir(incoming)) == ["old", "young"]
+    assert sorted(os.listdir(incoming)) == [old, young]
     repo.gc.run()
-    assert os.listdir(incoming) == ["young"]
+    assert os.listdir(incoming) == [young]
 
 
 def test_nothing_behind_a_link_is_deleted(repo: Repository, tmp_path: Path) -> None:
@@ -379,3 +386,125 @@ def test_nothing_is_imported_from_a_namespace(lake: Lake, repo: Repository, tmp_
     outside.mkdir()
     (outside / "a.csv").write_text("x")
     assert other.import_objects(outside, "ok").objects == 1
+
+
+# --- what a review found
+
+
+def test_a_link_to_bytes_that_a_run_has_just_deleted_is_refused(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run decides before the link is announced, and ends between the linker's two reads."""
+    stores = repo._core.stores
+    address = with_garbage(repo)
+    record = Condemned(new_id(), count=1, bytes=4, at=stores.clock.now_us())
+    raw = promises.write_condemned(stores, record, pa.array([address], pa.string()))
+    read = promises.condemned_keys
+
+    def ends_first(*arguments: Any) -> Any:
+        monkeypatch.setattr(promises, "condemned_keys", read)
+        decided = promises.decide(stores, raw, record)
+        assert decided is not None
+        stores.trees.blobs.own.delete_many([address])
+        promises.end_condemned(stores, decided[1])
+        return read(*arguments)
+
+    monkeypatch.setattr(promises, "linked", lambda stores: pa.array([], pa.string()))  # it was read before
+    monkeypatch.setattr(promises, "condemned_keys", ends_first)
+    with pytest.raises(ObjectMissing, match="collected"):
+        promises.announce_links(stores, [address])
+
+
+def test_what_an_earlier_version_condemned_is_judged_anew(repo: Repository) -> None:
+    """Version 4 condemned whatever nothing referred to; its run died, and this version goes on with it."""
+    stores = repo._core.stores
+    address = with_garbage(repo)
+    (namespace(repo) / "data/readme.txt").write_bytes(b"somebody's")
+    record = Condemned(new_id(), count=2, bytes=14, at=stores.clock.now_us())
+    raw = promises.write_condemned(stores, record, pa.array(["data/readme.txt", address], pa.string()))
+    decided = promises.decide(stores, raw, record)
+    assert decided is not None
+    assert promises.condemned_keys(stores, decided[1]).to_pylist() == [address]
+
+
+def test_a_plan_beside_a_run_that_begins_is_not_taken_for_a_copy(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = repo._core
+    read = namespaces.read_marker
+    begun: list[int] = []
+
+    def another_begins(*arguments: Any) -> Any:
+        if not begun:
+            begun.append(1)
+            namespaces.Ownership(core.stores, core.stores.repository_id, core.name).begin()
+        return read(*arguments)
+
+    monkeypatch.setattr(namespaces, "read_marker", another_begins)
+    repo.gc.plan()
+    assert begun
+
+
+def test_an_upgrade_that_died_between_record_and_marker_goes_on(lake: Lake, repo: Repository) -> None:
+    core = repo._core
+    blobs = core.stores.trees.blobs.own
+    marker = namespaces.read_marker(blobs)
+    assert marker is not None
+    held = namespaces.Namespace(lake=lake.id, stamp=new_id(), before=("",))
+    core.stores.kv.set(core.stores.records, namespaces.KEY, encode(held))
+    blobs.put(
+        MARKER, msgspec.json.encode({"format": 1, "repository_id": core.stores.repository_id, "repository": "nyc"})
+    )
+    with pytest.raises(NotAllowed):
+        repo.gc.run()
+    assert lake.upgrade(dry_run=True).written["namespace"] == 1
+    lake.upgrade()
+    repo.gc.run()
+    assert lake.upgrade().written["namespace"] == 0
+
+
+def test_a_lake_of_an_earlier_version_is_listed_by_its_upgrade(tmp_path: Path) -> None:
+    kv, blob = f"sqlite://{tmp_path}/kv.db", str(tmp_path / "objects")
+    with strandline.open(kv=kv, blob=blob, create=True) as first:
+        first.repository("nyc", create=True)
+        shared = first._kv.shared  # type: ignore[attr-defined]
+        shared.delete(LAKES, first.id.encode())  # as an earlier version left it
+        first.upgrade()
+    with strandline.open(kv=kv, blob=blob, tenant="other", create=True) as second:
+        assert list(second.repositories()) == []
+
+
+def test_a_backup_without_bytes_of_a_lake_without_bytes_is_not_restored(
+    lake: Lake, repo: Repository, tmp_path: Path
+) -> None:
+    lake.backup(tmp_path / "saved", data=False)
+    with strandline.open(tmp_path / "second", create=True, synced=False) as second:
+        second.restore(tmp_path / "saved")
+        second.backup(tmp_path / "again", data=False)
+    with strandline.open(tmp_path / "third", create=True, synced=False) as third:
+        with pytest.raises(UsageError, match="another place"):
+            third.restore(tmp_path / "again")
+        assert list(third.repositories()) == []
+
+
+def test_a_link_whose_name_begins_like_the_folder_is_no_circle(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "x").write_bytes(b"1")
+    store = LocalBlobStore(tmp_path / "data")
+    store.put("own", b"2")
+    os.symlink(tmp_path / "d", tmp_path / "data" / "linked")
+    assert sorted(store.list_keys()) == ["linked/x", "own"]
+
+
+def test_half_written_files_are_only_those_of_puts(tmp_path: Path) -> None:
+    store = LocalBlobStore(tmp_path / "data")
+    folder = tmp_path / "data" / INCOMING
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "notes.txt").write_bytes(b"somebody's")
+    (folder / new_id()).write_bytes(b"half")
+    assert len(store.half_written(2**62)) == 1
+    shutil.rmtree(folder)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / new_id()).write_bytes(b"somebody's")
+    os.symlink(tmp_path / "elsewhere", folder)
+    assert store.half_written(2**62) == []

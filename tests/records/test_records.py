@@ -364,3 +364,50 @@ def test_a_pin_of_an_earlier_version_with_days_that_are_none_holds_a_while(lake:
     repo.gc.run()
     repo.gc.run()
     assert lake._kv.get(repo._core.stores.records, b"pin/x/y") is not None
+
+
+def spoil(lake: Lake, repo: Any, commit: str) -> None:
+    """Write a commit as an earlier version could: with a message that is none."""
+    key = b"commit/" + commit.encode()
+    raw = lake._kv.get(repo._core.stores.records, key)
+    assert raw is not None
+    version, held = msgspec.msgpack.decode(raw)
+    held["message"] = 5
+    lake._kv.set(repo._core.stores.records, key, msgspec.msgpack.encode((version, held)))
+
+
+def test_a_mended_commit_takes_its_children_along(tmp_path: Path) -> None:
+    with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
+        repo = lake.repository("nyc", create=True)
+        main = repo.branch("main")
+        ids = []
+        for number in range(2):
+            main.put("a", b"%d" % number)
+            ids.append(main.commit(f"{number}").id)
+            spoil(lake, repo, ids[-1])
+    with strandline.open(tmp_path / "lake", synced=False) as lake:
+        assert all(one.is_mended for one in lake.repair())
+        repo = lake.repository("nyc")
+        log = list(repo.branch("main").log())
+        assert [commit.message for commit in log[:2]] == ["5", "5"]
+        assert len(log) == 3
+        assert not {commit.id for commit in log} & set(ids)
+
+
+def test_a_commit_that_a_readable_one_names_is_left_and_named(tmp_path: Path) -> None:
+    """It cannot get another id: whoever made its child knows it by this one."""
+    with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
+        repo = lake.repository("nyc", create=True)
+        main = repo.branch("main")
+        main.put("a", b"1")
+        parent = main.commit("parent").id
+        main.put("a", b"2")
+        child = main.commit("child").id
+        spoil(lake, repo, parent)
+        key = b"commit/" + parent.encode()
+        before = lake._kv.get(repo._core.stores.records, key)
+        (found,) = lake.repair()
+        assert not found.is_mended
+        assert child[:12] in str(found.fields)
+        assert lake._kv.get(repo._core.stores.records, key) == before
+        assert repo.branch("main").id == child

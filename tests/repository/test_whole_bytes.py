@@ -307,3 +307,46 @@ def test_a_backup_does_not_lie_in_the_lake(lake: Lake, main: Branch, tmp_path: P
         with pytest.raises(UsageError, match="lie in each other"):
             lake.backup(target)
     assert lake.backup(tmp_path / "saved").repositories
+
+
+def test_an_export_to_a_store_deletes_only_what_an_earlier_one_wrote(main: Branch, tmp_path: Path) -> None:
+    main.put_many({"t/a": b"1", "t/b": b"2", "u/c": b"3"})
+    url = f"file://{tmp_path}/place"
+
+    def interrupt(info: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        main.export(url, "t/", progress=interrupt)
+    (tmp_path / "place" / "mine").write_bytes(b"somebody put it there")
+    with pytest.raises(UsageError, match="'mine'"):
+        main.export(url, "t/")
+    assert (tmp_path / "place" / "mine").read_bytes() == b"somebody put it there"
+    (tmp_path / "place" / "mine").unlink()
+    assert main.export(url, "u/") == 1  # of another part of the lake: what the first one left goes
+    assert os.listdir(tmp_path / "place") == ["c"] or sorted(os.listdir(tmp_path / "place"))[-1] == "c"
+    assert not (tmp_path / "place" / "a").exists()
+
+
+def test_of_two_exports_to_one_place_the_first_says_that_it_was_overtaken(main: Branch, tmp_path: Path) -> None:
+    main.put_many({"t/a": b"1", "u/c": b"3"})
+    url = f"file://{tmp_path}/place"
+    begun: list[object] = []
+
+    def overtake(info: object) -> None:
+        if not begun:
+            begun.append(info)
+            main.export(url, "u/")
+
+    with pytest.raises(StrandlineError, match="Another export"):
+        main.export(url, "t/", progress=overtake)
+    assert (tmp_path / "place" / "c").read_bytes() == b"3"
+
+
+def test_an_export_into_an_empty_folder_keeps_the_folder(main: Branch, tmp_path: Path) -> None:
+    main.put_many({"d/a": b"1", "b": b"2"})
+    (tmp_path / "out").mkdir()
+    before = (tmp_path / "out").stat().st_ino
+    assert main.export(tmp_path / "out") == 2
+    assert (tmp_path / "out").stat().st_ino == before
+    assert sorted(os.listdir(tmp_path / "out")) == ["b", "d"]

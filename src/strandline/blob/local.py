@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -20,6 +21,7 @@ from strandline.ids import new_id
 
 INCOMING = ".strandline-incoming"
 """Folder of half-written files, below the root: on the same file system, so that a rename is atomic."""
+_OF_A_PUT = re.compile(r"[0-9a-f]{20}")
 COPY_BUFFER_BYTES = 1 << 20
 
 
@@ -121,10 +123,14 @@ class LocalBlobStore(BlobStore):
         return {key for key in keys if links.lead_away(key)}
 
     def half_written(self, before_us: int) -> list[BlobInfo]:
-        found = []
+        found: list[BlobInfo] = []
+        if os.path.islink(self._root + INCOMING):
+            return found  # it leads to what is somebody else's
         try:
             with os.scandir(self._root + INCOMING) as entries:
                 for entry in entries:
+                    if not _OF_A_PUT.fullmatch(entry.name):
+                        continue
                     with suppress(FileNotFoundError):  # its put has ended meanwhile
                         info = _info(entry.name, entry.stat(follow_symlinks=False))
                         if entry.is_file(follow_symlinks=False) and info.modified_at_us < before_us:
@@ -182,7 +188,8 @@ class LocalBlobStore(BlobStore):
                             above = linked
                             if entry.is_symlink():  # of a circle, once around is enough
                                 real = os.path.realpath(entry.path)
-                                if real in linked or os.path.realpath(self._root + folder).startswith(real):
+                                here = os.path.realpath(self._root + folder)
+                                if real in linked or f"{here}/".startswith(f"{real.rstrip('/')}/"):
                                     continue
                                 above = linked | {real}
                             pending.append((key, above))

@@ -21,6 +21,8 @@ class TenantStore(Store):
                 next="Use 1 to 63 lower-case letters, digits, '-' and '_', starting with a letter or a digit.",
             )
         self._store = store
+        self.shared = store
+        """What all tenants share."""
         self._prefix = tenant.encode() + b"/"
 
     def get(self, partition: bytes, key: bytes) -> bytes | None:

@@ -7,16 +7,18 @@ on with it.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+import msgspec
+
 from strandline import forks
 from strandline.blob import BlobNotFound, BlobStore, open_store
-from strandline.errors import StoreUnavailable, StrandlineError, UsageError, some_paths
+from strandline.errors import Contention, StoreUnavailable, StrandlineError, UsageError, some_paths
 from strandline.ids import new_id
 from strandline.repository.parallel import in_parallel
 from strandline.repository.results import ObjectInfo
@@ -46,7 +48,7 @@ def local_only(place: str | os.PathLike[str], what: str) -> Path:
 def checked_path(place: str | os.PathLike[str]) -> Path:
     """The path of a local file or folder that can have this name."""
     text = os.fspath(place)
-    if "\0" in text or not Path(text).name:
+    if "\0" in text or not text:
         raise UsageError(f"{text!r} is no path of a file or folder.", next="Give a name.")
     return Path(text)
 
@@ -91,7 +93,9 @@ def _to_folder(ref: Ref, items: Sequence[Item], target: Path, tell: Callable[[Ob
     root = Path(os.path.realpath(target))
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise UsageError(f"{str(target)!r} exists and is not an empty folder.", next="Export into a new folder.")
-    partial = root.with_name(f".{root.name}.{new_id()}.part")
+    is_new = not root.exists()
+    # a folder that is there stays: it may be a mount, or the folder that the user's shell stands in
+    partial = root.with_name(f".{root.name}.{new_id()}.part") if is_new else root / f".{new_id()}.part"
 
     def copy(item: Item) -> None:
         info, relative = item
@@ -104,7 +108,10 @@ def _to_folder(ref: Ref, items: Sequence[Item], target: Path, tell: Callable[[Ob
     try:
         partial.mkdir(parents=True)
         count = sum(1 for _ in in_parallel(copy, items))
-        partial.replace(root)
+        if is_new:
+            partial.replace(root)
+        else:
+            _move_up(partial)
         return count
     except OSError as error:
         shutil.rmtree(partial, ignore_errors=True)
@@ -118,12 +125,29 @@ def _to_folder(ref: Ref, items: Sequence[Item], target: Path, tell: Callable[[Ob
         raise
 
 
+def _move_up(partial: Path) -> None:
+    """Move what is in a folder into the one that it is in, all of it or nothing."""
+    moved: list[Path] = []
+    try:
+        for entry in sorted(partial.iterdir()):
+            place = partial.parent / entry.name
+            entry.replace(place)
+            moved.append(place)
+        partial.rmdir()
+    except OSError:
+        for entry in moved:
+            entry.replace(partial / entry.name)
+        raise
+
+
 def _to_store(ref: Ref, items: Sequence[Item], target: str, tell: Callable[[ObjectInfo], None]) -> int:
+    if any(relative == UNDER_WAY for _, relative in items):
+        raise _unfit(f"{UNDER_WAY!r} is the name of the marker of an export.")
     place = open_store(target)
-    there = _held(place)
-    if there and UNDER_WAY not in there:
-        raise UsageError(f"Something lies at {target!r} already.", next="Export to a prefix of its own.")
-    place.put(UNDER_WAY, ref.id.encode())
+    stale = _left_behind(place, target)
+    keys = {relative for _, relative in items}
+    mark = msgspec.json.encode(UnderWay(ref.id, new_id(), sorted(keys | stale)))
+    place.put(UNDER_WAY, mark)
 
     def copy(item: Item) -> None:
         info, relative = item
@@ -132,9 +156,13 @@ def _to_store(ref: Ref, items: Sequence[Item], target: str, tell: Callable[[Obje
         tell(info)
 
     try:
-        gone = there - {relative for _, relative in items} - {UNDER_WAY}
-        place.delete_many(sorted(gone))  # of an earlier export that broke off
+        place.delete_many(sorted(stale - keys))
         count = sum(1 for _ in in_parallel(copy, items))
+        if not _has(place, mark):
+            raise Contention(
+                f"Another export to {target} has begun, and may have deleted what this one wrote.",
+                next="Export to a prefix of its own.",
+            )
     except StrandlineError as error:
         error.safe = f"The lake is as it was; {target} holds a part, and the marker {UNDER_WAY} says so."
         raise
@@ -142,12 +170,43 @@ def _to_store(ref: Ref, items: Sequence[Item], target: str, tell: Callable[[Obje
     return count
 
 
-def _held(place: BlobStore) -> set[str]:
-    """The keys at a place where nothing should be: all of them if an export broke off, else one."""
-    with suppress(BlobNotFound):
-        place.head(UNDER_WAY)
-        return set(place.list_keys())
-    return {key for key, _ in zip(place.list_keys(), range(1), strict=False)}
+class UnderWay(msgspec.Struct, frozen=True):
+    """The marker: what an export writes, so that the next one deletes no more than that.
+
+    Attributes:
+        attempt: no other export has it.
+        keys: all that it may leave at the place, if it breaks off.
+    """
+
+    commit: str
+    attempt: str
+    keys: list[str]
+
+
+def _left_behind(place: BlobStore, target: str) -> set[str]:
+    """What an export that broke off has left at a place; nothing if nothing lies there.
+
+    Raises:
+        UsageError: something else lies there.
+    """
+    try:
+        known = set(msgspec.json.decode(place.get(UNDER_WAY), type=UnderWay).keys)
+        there = set(place.list_keys()) - {UNDER_WAY}
+    except (BlobNotFound, msgspec.MsgspecError):
+        known = set()
+        there = set(itertools.islice(place.list_keys(), 1))
+    if others := sorted(there - known):
+        raise UsageError(
+            f"Something lies at {target!r} already: {some_paths(others)}.", next="Export to a prefix of its own."
+        )
+    return there
+
+
+def _has(place: BlobStore, mark: bytes) -> bool:
+    try:
+        return place.get(UNDER_WAY) == mark
+    except BlobNotFound:
+        return False
 
 
 def checked_size(file: BinaryIO, size: int, what: Callable[[int], StrandlineError]) -> BinaryIO:

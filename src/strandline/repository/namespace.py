@@ -28,6 +28,8 @@ STAMPS_KEPT = 16
 """A run that dies, or is late, between the record and the marker leaves one more that the marker may show."""
 KEY = b"namespace"
 """Of the record in the repository's partition."""
+ATTEMPTS = 8
+"""Other runs may renew the stamp while it is compared."""
 
 
 class Marker(msgspec.Struct, frozen=True):
@@ -121,12 +123,21 @@ def adopt(stores: Stores, id: RepositoryId, name: str, lake: str, *, dry_run: bo
         NotAllowed: it is another lake's, or nobody can tell.
     """
     blobs = stores.trees.blobs.own
-    if _on_record(stores) is not None:
-        return False
+    before = _on_record(stores)
     try:
         marker = read_marker(blobs)
     except BlobNotFound:
         marker = None
+    if before is not None:
+        is_half_done = (
+            marker is not None
+            and (marker.repository_id, marker.lake) == (id, "")
+            and before.lake == lake
+            and marker.stamp in before.before
+        )
+        if is_half_done and not dry_run:
+            blobs.put(MARKER, _body(id, name, before))  # an upgrade died between the record and the marker
+        return is_half_done
     if marker is None or marker.repository_id != id or marker.lake not in ("", lake):
         raise _not_ours(stores, name, marker)
     if not dry_run:
@@ -196,7 +207,7 @@ class Ownership:
         Raises:
             NotAllowed: it is not, or somebody does.
         """
-        self._mine()
+        self._look()
         if not despite_readers and (lakes := readers(self._stores.trees.blobs.own)):
             raise NotAllowed(
                 f"The storage namespace {self._stores.trees.blobs.own.url} is read by another lake as well: "
@@ -206,23 +217,32 @@ class Ownership:
                 "with despite_readers=True (--despite-readers).",
             )
 
-    def _mine(self) -> tuple[bytes, Namespace]:
+    def _look(self) -> tuple[bytes, Namespace, Marker]:
+        """The record's bytes, what it says, and the marker.
+
+        Raises:
+            NotAllowed: the namespace is not this repository's.
+            Contention: another run renewed the stamp each time that this one looked.
+        """
         stores = self._stores
-        raw = stores.kv.get(stores.records, KEY)
-        held = None if raw is None else decode(Namespace, raw, "the storage namespace")
-        try:
-            marker = read_marker(stores.trees.blobs.own)
-        except BlobNotFound:
-            marker = None
-        is_mine = (
-            held is not None
-            and marker is not None
-            and (marker.repository_id, marker.lake) == (self._id, held.lake)
-            and marker.stamp in (held.stamp, *held.before)
-        )
-        if raw is None or held is None or not is_mine:
-            raise _not_ours(stores, self._name, marker)
-        return raw, held
+        for _ in range(ATTEMPTS):
+            raw = stores.kv.get(stores.records, KEY)
+            held = None if raw is None else decode(Namespace, raw, "the storage namespace")
+            try:
+                marker = read_marker(stores.trees.blobs.own)
+            except BlobNotFound:
+                marker = None
+            if (
+                raw is not None
+                and held is not None
+                and marker is not None
+                and (marker.repository_id, marker.lake) == (self._id, held.lake)
+                and marker.stamp in (held.stamp, *held.before)
+            ):
+                return raw, held, marker
+            if stores.kv.get(stores.records, KEY) == raw:
+                raise _not_ours(stores, self._name, marker)
+        raise self._overtaken()
 
     def begin(self) -> None:
         """Renew the stamp: from now on a copy of the key-value store is found out.
@@ -231,9 +251,7 @@ class Ownership:
             NotAllowed: the namespace is not this repository's.
             Contention: another run began at the same time.
         """
-        raw, held = self._mine()
-        marker = read_marker(self._stores.trees.blobs.own)
-        assert marker is not None
+        raw, held, marker = self._look()
         before = dict.fromkeys((marker.stamp, held.stamp, *held.before))
         after = Namespace(lake=held.lake, stamp=new_id(), before=tuple(before)[:STAMPS_KEPT])
         try:

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
@@ -25,6 +27,7 @@ from strandline.envelope import decode, encode
 from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable, UsageError
 from strandline.ids import CommitId, new_id
 from strandline.kv.store import ABSENT, PredicateFailed
+from strandline.repository.shapes import are_own
 from strandline.tree.rows import search
 
 LINK = b"link/"
@@ -137,19 +140,45 @@ def announce_links(stores: Stores, addresses: Sequence[str]) -> None:
 
 
 def refuse_condemned(stores: Stores, addresses: Sequence[str]) -> None:
+    """Raise if a run of the collector deletes some of these, or has just done so.
+
+    Raises:
+        ObjectMissing: so it is.
+    """
     wanted = pa.array(addresses, pa.string())
     for record in condemned(stores):
         try:
             keys = condemned_keys(stores, record)
         except BlobNotFound:
-            continue  # that run has ended since
+            # the run has ended since it was listed, and may have read the links before these were announced: what it
+            # deleted is told by what is there
+            _refuse_missing(stores, addresses)
+            continue
         _, found = search(keys, wanted)
         if found.any():
-            first = addresses[int(found.argmax())]
-            raise ObjectMissing(
-                f"The bytes at {first!r} are being collected as garbage: nothing referred to them any more.",
-                next="Take the object from a commit that is kept.",
-            )
+            raise _collected(addresses[int(found.argmax())])
+
+
+def _refuse_missing(stores: Stores, addresses: Sequence[str]) -> None:
+    """The run has deleted what it would by the time its lists are gone."""
+    for address in addresses:
+        if not _is_there(stores, address):
+            raise _collected(address)
+
+
+def _is_there(stores: Stores, address: str) -> bool:
+    try:
+        stores.trees.blobs.head(address)
+        return True
+    except BlobNotFound:
+        return False
+
+
+def _collected(address: str) -> ObjectMissing:
+    return ObjectMissing(
+        f"The bytes at {address!r} are being collected as garbage: nothing referred to them any more.",
+        next="Take the object from a commit that is kept.",
+    )
 
 
 def condemned(stores: Stores) -> list[Condemned]:
@@ -223,12 +252,19 @@ def decide(stores: Stores, raw: bytes, record: Condemned) -> tuple[bytes, Condem
         keys = condemned_keys(stores, record)
         _, is_spared = search(linked(stores), keys)
         final = replace(record, final=new_id(), at=stores.clock.now_us(), done=0)
-        _write_keys(stores, final.file, keys.filter(pa.array(~is_spared)))
+        _write_keys(stores, final.file, keys.filter(pa.array(~is_spared & _may_go(stores, keys))))
         found = advance_condemned(stores, raw, final)
         if found is None:
             return None
         raw, record = found
     return raw, record
+
+
+def _may_go(stores: Stores, keys: pa.StringArray) -> npt.NDArray[np.bool_]:
+    """The run may be one of an earlier version, which condemned what is not strandline's as well."""
+    away = stores.trees.blobs.own.through_links(keys.to_pylist())
+    is_here = np.array([key not in away for key in keys.to_pylist()], bool) if away else np.ones(len(keys), bool)
+    return is_here & are_own(keys.cast(pa.large_string()))
 
 
 def end_condemned(stores: Stores, record: Condemned) -> None:

@@ -185,17 +185,28 @@ class Repair:
 
     def repository(self, stores: Stores, name: str) -> None:
         """Mend what lies behind the record of a repository: commits first, since refs name them."""
-        renamed: dict[str, CommitId] = {}
+        renamed = self._commits(stores, name)
         for prefix, kind in KINDS.items():
-            for key, raw in list(self.kv.scan(stores.records, prefix, prefix[:-1] + b"0")):
-                if kind is Commit:
-                    self._commit(stores, key, raw, name, renamed)
-                else:
+            if kind is not Commit:
+                for key, raw in list(self.kv.scan(stores.records, prefix, prefix[:-1] + b"0")):
                     self._readable(stores.records, key, raw, kind, f"{key.decode()} of {name!r}")
         for key, raw in list(self.kv.scan(stores.refs)):
             self._ref(stores, key, raw, name, renamed)
-        if not self.dry_run:  # last: until then a run that dies leaves refs whose commits are there
-            self.kv.delete_many(stores.records, [COMMIT + id.encode() for id in renamed])
+        if not self.dry_run:
+            self._drop(stores, renamed)
+
+    def _drop(self, stores: Stores, renamed: Mapping[str, CommitId]) -> None:
+        """Delete the unreadable commits that nothing names any more: a reflog, a transaction or a ref that could not be
+        written may. Comes last: until then a run that dies leaves refs whose commits are there.
+        """
+        if not renamed:
+            return
+        free = dict.fromkeys(renamed)
+        for partition in (stores.records, stores.refs):
+            for key, raw in self.kv.scan(partition):
+                for id in [id for id in free if id.encode() in raw and key != COMMIT + id.encode()]:
+                    del free[id]
+        self.kv.delete_many(stores.records, [COMMIT + id.encode() for id in free])
 
     def marker(self, stores: Stores, record: RepositoryRecord, lake: str) -> None:
         if namespace.is_unmarked(stores):
@@ -225,21 +236,43 @@ class Repair:
                 is_mended = False  # somebody changes it: then it can be read
         self.found.append(Mended(what, tuple(told), is_mended))
 
-    def _commit(self, stores: Stores, key: bytes, raw: bytes, name: str, renamed: dict[str, CommitId]) -> None:
-        """A commit's id is the hash of its fields, so a mended one has another id, which the refs have to name."""
-        if is_readable(Commit, raw):
-            return
-        what = f"commit {key[len(COMMIT) :].decode()[:12]} of {name!r}"
-        try:
-            record, told = mend(Commit, raw)
-        except Unmendable as error:
-            self.found.append(Mended(what, (str(error),), is_mended=False))
-            return
-        made = msgspec.structs.replace(record, id=commit_id(record))
-        renamed[record.id] = made.id
-        if not self.dry_run:
-            self.kv.set(stores.records, COMMIT + made.id.encode(), encode(made))
-        self.found.append(Mended(what, (*told, f"it is commit {made.id[:12]} then")))
+    def _commits(self, stores: Stores, name: str) -> dict[str, CommitId]:
+        """Mend the commits. A commit's id is the hash of its fields, its parents' ids among them, so a mended one has
+        another id, and so have the unreadable ones after it; the refs have to name these.
+
+        Returns:
+            The new ids, by the old ones.
+        """
+        broken: dict[str, tuple[Commit, list[str]]] = {}
+        children: dict[str, list[str]] = {}
+        for key, raw in list(self.kv.scan(stores.records, COMMIT, COMMIT[:-1] + b"0")):
+            if is_readable(Commit, raw):
+                commit: Commit = decode(Commit, raw, "a commit")
+                for parent in commit.parents:
+                    children.setdefault(parent, []).append(commit.id)
+                continue
+            try:
+                broken[key[len(COMMIT) :].decode()] = mend(Commit, raw)
+            except Unmendable as error:
+                what = f"commit {key[len(COMMIT) :].decode()[:12]} of {name!r}"
+                self.found.append(Mended(what, (str(error),), is_mended=False))
+        for id in [id for id in broken if id in children]:
+            what = f"commit {id[:12]} of {name!r}"
+            told = (f"commit {children[id][0][:12]} can be read and names it, so it cannot get another id",)
+            self.found.append(Mended(what, told, is_mended=False))
+            del broken[id]
+        renamed: dict[str, CommitId] = {}
+        waiting = sorted(broken, key=lambda one: broken[one][0].generation)  # parents come before their children
+        for id in waiting:
+            record, told_of = broken[id]
+            record = msgspec.structs.replace(record, parents=tuple(renamed.get(one, one) for one in record.parents))
+            made = msgspec.structs.replace(record, id=commit_id(record))
+            renamed[id] = made.id
+            if not self.dry_run:
+                self.kv.set(stores.records, COMMIT + made.id.encode(), encode(made))
+            told_of = [*told_of, f"it is commit {made.id[:12]} then"]
+            self.found.append(Mended(f"commit {id[:12]} of {name!r}", tuple(told_of)))
+        return renamed
 
     def _ref(self, stores: Stores, key: bytes, raw: bytes, name: str, renamed: Mapping[str, CommitId]) -> None:
         what = f"{key.decode()!r} of {name!r}"
