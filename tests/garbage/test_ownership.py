@@ -508,3 +508,23 @@ def test_half_written_files_are_only_those_of_puts(tmp_path: Path) -> None:
     (tmp_path / "elsewhere" / new_id()).write_bytes(b"somebody's")
     os.symlink(tmp_path / "elsewhere", folder)
     assert store.half_written(2**62) == []
+
+
+def test_a_link_announced_while_a_run_condemns_is_spared(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The linker finds nothing condemned yet, so the run has to find its link."""
+    stores = repo._core.stores
+    address = with_garbage(repo)
+    record = Condemned(new_id(), count=1, bytes=4, at=stores.clock.now_us())
+    write = promises._write_keys
+
+    def announced(*arguments: Any) -> None:
+        monkeypatch.setattr(promises, "_write_keys", write)
+        write(*arguments)
+        promises.announce_links(stores, [address])
+
+    monkeypatch.setattr(promises, "_write_keys", announced)
+    decided = promises.decide(
+        stores, promises.write_condemned(stores, record, pa.array([address], pa.string())), record
+    )
+    assert decided is not None
+    assert promises.condemned_keys(stores, decided[1]).to_pylist() == []
