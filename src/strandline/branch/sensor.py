@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from strandline.branch.record import READ_ONLY, Branch, is_cooling_down
 from strandline.clock import Clock
-from strandline.ids import BranchId
 
 TOMBSTONES = 10_000
 """So many staged deletions cost a listing that passes them about 5 ms before its first entry."""
@@ -25,21 +24,21 @@ class Sensor:
     down from the last compaction.
 
     Args:
-        fire: told the branch that is worth compacting; returns soon.
+        fire: gets the branch that is worth compacting, as it was when that was seen; returns soon.
     """
 
-    fire: Callable[[str, BranchId], None]
+    fire: Callable[[str, Branch], None]
     clock: Clock
 
     def saw_tombstones(self, name: str, branch: Branch, count: int) -> None:
         """A call staged so many deletions, or passed so many while it looked for entries."""
         if count and random.random() * TOMBSTONES < count and self._may_compact(branch):
-            self.fire(name, branch.branch_id)
+            self.fire(name, branch)
 
     def saw_tokens(self, name: str, branch: Branch) -> None:
         """A record came by that nobody in this process had seen."""
         if len(branch.sealed_tokens) >= SEALED_TOKENS and self._may_compact(branch):
-            self.fire(name, branch.branch_id)
+            self.fire(name, branch)
 
     def _may_compact(self, branch: Branch) -> bool:
         return READ_ONLY not in branch.blocked and not is_cooling_down(branch, self.clock.now_us())

@@ -20,7 +20,6 @@ from strandline.branch.record import Branch
 from strandline.branch.sensor import Sensor
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
-from strandline.ids import BranchId
 from strandline.repository.upkeep import Upkeep
 from strandline.shards.catalog import ShardCatalog
 from strandline.shards.service import ShardService
@@ -86,16 +85,16 @@ class RepositoryCore:
         if random.random() * SWEEP_EVERY_COMMITS < 1:
             self.upkeep.start(("sweep", self.name), lambda: sweep(self.stores))
 
-    def _worth_compacting(self, name: str, branch_id: BranchId) -> None:
-        self.upkeep.start(("compaction", self.name, name), lambda: self._compact(name, branch_id))
+    def _worth_compacting(self, name: str, seen: Branch) -> None:
+        self.upkeep.start(("compaction", self.name, name), lambda: self._compact(name, seen))
 
-    def _compact(self, name: str, branch_id: BranchId) -> None:
+    def _compact(self, name: str, seen: Branch) -> None:
+        """Compact a branch that is as far as it was when that seemed worth it; this thread may begin much later."""
         cell = self.cell(name)
-        before = _progress(cell.read(branch_id).branch)
         self.upkeep.pause(COMPACT_AFTER_S)
-        if _progress(cell.read(branch_id).branch) == before:
+        if _progress(cell.read(seen.branch_id).branch) == _progress(seen):
             try:
-                compact(cell, self.commits, branch_id)
+                compact(cell, self.commits, seen.branch_id)
             except Exception:
                 metrics.compactions("failed").inc()
                 raise
