@@ -65,7 +65,7 @@ def source(commit: str | None) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="compare-") as folder:
         archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True)
         if archive.returncode:
-            raise SystemExit(f"{commit!r} is no commit: {archive.stderr.decode().strip()}")
+            raise SystemExit(f"git cannot read the commit {commit!r}: {archive.stderr.decode().strip()}")
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         yield Path(folder) / "src"
 

@@ -83,7 +83,7 @@ _CONTAINERS = (Iterable, Sequence, Collection, list, tuple, set, frozenset)
 
 
 def expected_of(annotation: Any) -> Expected | None:
-    """What an annotation allows; None if that cannot be told, so that anything may pass."""
+    """What an annotation allows; None if the annotation does not say, so that anything may pass."""
     if isinstance(annotation, NewType):
         return expected_of(annotation.__supertype__)
     if annotation is None:

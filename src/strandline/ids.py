@@ -61,7 +61,7 @@ def check_ref_name(name: str, kind: str = "branch") -> str:
 
 
 def check_committer(name: str) -> str:
-    """Who stands on commits: any text, but a short one, which every record of every move of a head repeats."""
+    """The committer, as commits name it: a short text, since every record of a move of a head repeats it."""
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX_CHARS:
         raise InvalidName("A committer is not such a name.", next=f"Use a text of 1 to {NAME_MAX_CHARS} characters.")
     return name

@@ -421,7 +421,7 @@ def open_lake(settings: Settings, *, create: bool = False, new: bool = False, cl
     """Open the lake that the settings name.
 
     Args:
-        create: make it if there is none.
+        create: make the lake if it does not exist.
         new: make it although objects of an earlier one lie where its objects are to be.
 
     Raises:

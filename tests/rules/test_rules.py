@@ -29,23 +29,8 @@ from strandline.shards.blob_consensus import BlobConsensus
 from strandline.shards.kv_consensus import KvConsensus
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import FaultyStore, Outcome
-from tests.branch.clients import Client, Shared, content, link
+from tests.branch.clients import Client, content, link
 from tests.transactions.drivers import Driver
-
-
-@pytest.fixture
-def shared() -> Shared:
-    return Shared()
-
-
-@pytest.fixture
-def one(shared: Shared) -> Client:
-    return Client(shared, create=True)
-
-
-@pytest.fixture
-def two(shared: Shared, one: Client) -> Client:
-    return Client(shared)
 
 
 @pytest.fixture

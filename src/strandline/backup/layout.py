@@ -126,12 +126,12 @@ _ID = re.compile(r"[0-9a-f]{20}", re.ASCII)
 
 
 def _checked(manifest: Manifest, url: str) -> Manifest:
-    """Refuse ids that are none: they become names of folders."""
+    """Refuse what does not have the form of an id: ids become names of folders."""
     for one in manifest.repositories:
         wrong = [id for id in (one.record.id, one.run) if not _ID.fullmatch(id)]
         if wrong:
             raise Corrupted(
-                f"The manifest {MANIFEST} at {url} names {wrong[0]!r}, which is no id: it was written over.",
+                f"The manifest {MANIFEST} at {url} names {wrong[0]!r}, expected an id: the file was written over.",
                 safe="Nothing was brought back.",
                 next="Use another backup.",
             )

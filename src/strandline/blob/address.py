@@ -26,7 +26,9 @@ def open_store(url: str, *, synced: bool = True) -> BlobStore:
         InvalidSettings: nobody knows the scheme, or the provider refuses the settings.
     """
     if "\0" in url:
-        raise InvalidSettings(f"{url!r} is no place: it holds a NUL.", next="Give a folder, or the URL of a prefix.")
+        raise InvalidSettings(
+            f"{url!r} holds a NUL character, which no place can have.", next="Give a folder, or the URL of a prefix."
+        )
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):

@@ -55,7 +55,7 @@ class GatedStore(Protocol):
         """Close all of them; nobody is inside, and nobody comes in."""
 
     def _open_file(self) -> FileId | None:
-        """The file that connections are open to, or are just being opened to; None if there are none."""
+        """The file that connections are open to, or are just being opened to; None if no connection is open."""
 
     def _forked(self) -> None:
         """In the child: forget the connections without closing them, and the calls of other threads."""
@@ -68,7 +68,7 @@ class Gate:
         pid: of the process that the state here is true of; another one means that C code forked, without hooks.
         is_shut: no call may begin.
         connections: all that are open, and their files; what is left of them at a fork is lost to the child. They are
-            kept here, since a store that is being collected as garbage is no longer among the stores.
+            kept here, since a store that is being collected as garbage has left the set of stores.
     """
 
     def __init__(self) -> None:

@@ -196,7 +196,7 @@ class SqliteStore(Store):
     def _close_idle(self) -> None:
         """Close the connections of a closed store that nobody uses; a call under way does it when it ends.
 
-        A connection is never closed under a call: SQLite may crash. Whoever is inside has said so before it looked
+        A connection is never closed under a call: SQLite may crash. A call has said that it is inside before it looked
         whether the store is closed, and here it is the other way round.
         """
         sessions = list(self._sessions)

@@ -49,7 +49,7 @@ def checked_path(place: str | os.PathLike[str]) -> Path:
     """The path of a local file or folder that can have this name."""
     text = os.fspath(place)
     if "\0" in text or not text:
-        raise UsageError(f"{text!r} is no path of a file or folder.", next="Give a name.")
+        raise UsageError(f"{text!r} is not a path: expected the name of a file or folder.", next="Give a name.")
     return Path(text)
 
 

@@ -262,8 +262,9 @@ def decide(stores: Stores, raw: bytes, record: Condemned) -> tuple[bytes, Condem
 
 def _may_go(stores: Stores, keys: pa.StringArray) -> npt.NDArray[np.bool_]:
     """The run may be one of an earlier version, which condemned what is not strandline's as well."""
-    away = stores.trees.blobs.own.through_links(keys.to_pylist())
-    is_here = np.array([key not in away for key in keys.to_pylist()], bool) if away else np.ones(len(keys), bool)
+    names: list[str] = keys.to_pylist()
+    away = stores.trees.blobs.own.through_links(names)
+    is_here = np.array([name not in away for name in names], bool) if away else np.ones(len(names), bool)
     return is_here & are_own(keys.cast(pa.large_string()))
 
 
