@@ -60,5 +60,5 @@ def test_a_commit_is_measured_from_its_own_source() -> None:
         assert src != compare.ROOT / "src"
     with source(None) as src:
         assert src == compare.ROOT / "src"
-    with pytest.raises(SystemExit, match="is no commit"), source("nowhere"):
+    with pytest.raises(SystemExit, match="cannot read the commit"), source("nowhere"):
         pass

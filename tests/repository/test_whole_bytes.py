@@ -294,7 +294,7 @@ def test_a_backup_that_was_tampered_with_makes_no_folder_elsewhere(
     (held["repositories"][0]["record"] if field == "id" else held["repositories"][0])[field] = "../../evil"
     manifest.write_bytes(msgspec.json.encode(held))
     before = sorted(tmp_path.rglob("*"))
-    with strandline.open(tmp_path / "other", create=True) as other, pytest.raises(Corrupted, match="no id"):
+    with strandline.open(tmp_path / "other", create=True) as other, pytest.raises(Corrupted, match="needs an id"):
         other.restore(tmp_path / "saved")
     after = [path for path in sorted(tmp_path.rglob("*")) if (tmp_path / "other") not in (path, *path.parents)]
     assert after == before

@@ -131,7 +131,7 @@ def _checked(manifest: Manifest, url: str) -> Manifest:
         wrong = [id for id in (one.record.id, one.run) if not _ID.fullmatch(id)]
         if wrong:
             raise Corrupted(
-                f"The manifest {MANIFEST} at {url} names {wrong[0]!r}, expected an id: the file was written over.",
+                f"The manifest {MANIFEST} at {url} names {wrong[0]!r} where it needs an id: the file was written over.",
                 safe="Nothing was brought back.",
                 next="Use another backup.",
             )
