@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from strandline.errors import ObjectMissing, SchemaMismatch, StorageError, UsageError
+from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.tables.condition import can_match, must_match
 from strandline.tables.condition_text import parse_condition
@@ -137,6 +141,37 @@ def test_polars_duckdb_and_pandas_read_the_same(main: Branch, mixed: DataFrame) 
     lines = main.table("lines")
     lines.write(mixed.select("id", "part"), file_format="json")
     assert lines.to_duckdb(where="part = 'p1'").aggregate("count(*)").fetchall() == [(13,)]
+
+SLOW_OPENS = """
+import faulthandler, sys, threading, time
+from strandline.tables import frames
+import strandline
+
+faulthandler.dump_traceback_later(30, exit=True)
+opened = frames._Files.open_input_file
+
+def slow(self, path):
+    if threading.current_thread() is not threading.main_thread():
+        time.sleep(0.002)
+    return opened(self, path)
+
+frames._Files.open_input_file = slow
+table = strandline.open(sys.argv[1]).repository("nyc").branch("main").table("t")
+for _ in range(10):
+    assert table.to_duckdb().aggregate("sum(id)").fetchall() == [(780,)]
+    assert table.dataset().scanner(columns=["id"]).to_reader().read_all().num_rows == 40
+    assert table.dataset().filter(strandline_filter).scanner().to_reader().read_all().num_rows == 20
+print("read")
+"""
+
+
+def test_a_stream_begins_while_threads_open_files(main: Branch, lake: Lake, mixed: DataFrame, tmp_path: Path) -> None:
+    """A scan that begins with Python's lock held waits for threads that want it: no time limit of a test stops that."""
+    main.table("t").write(mixed.select("id").repartition(40))
+    script = SLOW_OPENS.replace("strandline_filter", "__import__('pyarrow.compute').compute.field('id') < 20")
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "lake")], capture_output=True, text=True)
+    assert done.stdout == "read\n", done.stderr
+
 
 
 def test_a_condition_skips_files_by_statistics_and_partitions(main: Branch, mixed: DataFrame) -> None:

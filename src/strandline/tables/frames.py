@@ -58,7 +58,7 @@ def dataset_of(core: RepositoryCore, record: TableRecord, files: Sequence[TableF
             if record.file_format == "parquet" and is_absolute(file.info.physical_address):
                 _refuse_other_case(fragment, schema, file)
             fragments.append(fragment)
-    return ds.FileSystemDataset(fragments, schema, file_format, source)
+    return _Dataset(fragments, schema, file_format, source)
 
 
 def _refuse_other_case(fragment: Any, schema: pa.Schema, file: TableFile) -> None:
@@ -143,6 +143,31 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
 
     create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
     move = copy_file = open_output_stream = open_append_stream = _refuse
+
+
+class _Dataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
+    """A dataset whose scans may be read as a stream: see `_Scan`."""
+
+    def scanner(self, *arguments: Any, **options: Any) -> _Scan:
+        return _Scan(super().scanner(*arguments, **options))
+
+
+class _Scan:
+    """A scanner whose stream begins without Python's lock.
+
+    PyArrow's own `Scanner.to_reader` (26.0) keeps Python's lock while it starts the scan. A thread of Arrow that opens
+    one of `_Files` wants that lock, and has one that the start of the scan wants: the process stands still for ever.
+    DuckDB reads datasets by that call. `to_batches` and all others let the lock go.
+    """
+
+    def __init__(self, scanner: Any) -> None:
+        self._scanner = scanner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scanner, name)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        return pa.RecordBatchReader.from_batches(self._scanner.projected_schema, self._scanner.to_batches())
 
 
 def _format(record: TableRecord, schema: pa.Schema) -> ds.FileFormat:
