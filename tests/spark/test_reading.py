@@ -142,6 +142,7 @@ def test_polars_duckdb_and_pandas_read_the_same(main: Branch, mixed: DataFrame) 
     lines.write(mixed.select("id", "part"), file_format="json")
     assert lines.to_duckdb(where="part = 'p1'").aggregate("count(*)").fetchall() == [(13,)]
 
+
 SLOW_OPENS = """
 import faulthandler, sys, threading, time
 from strandline.tables import frames
@@ -171,7 +172,6 @@ def test_a_stream_begins_while_threads_open_files(main: Branch, lake: Lake, mixe
     script = SLOW_OPENS.replace("strandline_filter", "__import__('pyarrow.compute').compute.field('id') < 20")
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "lake")], capture_output=True, text=True)
     assert done.stdout == "read\n", done.stderr
-
 
 
 def test_a_condition_skips_files_by_statistics_and_partitions(main: Branch, mixed: DataFrame) -> None:
