@@ -93,6 +93,21 @@ def test_a_commit_of_whose_tokens_a_later_commit_took_all_has_nothing_left(one: 
     assert {path: content(one.main, path) for path in "ab"} == {"a": "1", "b": "2"}
 
 
+def test_a_commit_does_not_believe_in_a_token_that_was_emptied_meanwhile(one: Client, two: Client) -> None:
+    """Found by the simulator at seed 2,002,111: a compaction folded the token and a sweep emptied it."""
+    link(two.main, "a", 1)
+
+    def fold_and_empty() -> None:
+        two.main.compact(force=True)
+        two.repo.sweep(after_s=0, again_after_s=1e12, private_after_s=0)
+
+    one.before("scan_page", 1, fold_and_empty)
+    one.main.commit("mine")
+    assert messages(one) == ["mine"]
+    assert list(two.main.uncommitted()) == []
+    assert content(two.main, "a") == "1"
+
+
 def record(**fields: object) -> BranchRecord:
     base = BranchRecord(
         branch_id=BranchId("b"), head=CommitId("h0"), staging_token=StagingToken("s"), created_at=0, sealed_tokens=()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 
 from strandline.branch.attach import Computed, attach_changes
+from strandline.branch.cell import update
 from strandline.branch.record import Branch as BranchRecord
+from strandline.branch.record import seal
 from strandline.branch.token_queue import KEY_PREFIX, sweep
 from strandline.errors import (
     BranchGone,
@@ -17,6 +20,7 @@ from strandline.errors import (
     UncommittedChanges,
     UsageError,
 )
+from strandline.ids import StagingToken, new_id
 from strandline.testing.faults import Outcome
 from strandline.tree.rows import TOMBSTONE, encode_staged
 from tests.branch.clients import Client, Shared, content, entry, link, paths
@@ -330,6 +334,47 @@ def test_a_conditional_put_notices_a_commit_in_between(one: Client, two: Client)
     one.before("set_if", 1, lambda: two.main.commit("empty", allow_empty=True))
     one.main.put("b", b"one", create=True)
     assert (two.main.read("a"), two.main.read("b")) == (b"two", b"one")
+
+
+@pytest.mark.parametrize("then", ["nothing", "folded", "committed"])
+@pytest.mark.parametrize("condition", ["create", "match"])
+def test_a_conditional_put_remembers_what_it_replaced_in_a_token_that_was_sealed(
+    one: Client, two: Client, condition: str, then: str
+) -> None:
+    """Found by the simulator at seed 2,018,771: what it replaced, a deletion or an object, was forgotten."""
+    two.main.put("a", b"committed")
+    two.main.commit("a")
+    if condition == "create":
+        two.main.delete("a")
+        options: dict[str, Any] = {"create": True}
+    else:
+        options = {"if_match": two.main.put("a", b"staged").checksum}
+
+    def seal_it() -> None:
+        update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+        if then == "folded":
+            one.before("get", 1, lambda: two.main.compact(force=True))
+        if then == "committed":
+            one.before("get", 1, lambda: two.main.commit("it"))
+
+    one.before("set_if", 1, seal_it)
+    one.main.put("a", b"mine", **options)
+    assert two.main.read("a") == b"mine"
+
+
+def test_a_conditional_put_that_is_refused_puts_back_what_it_replaced(one: Client, two: Client) -> None:
+    staged = two.main.put("a", b"staged")
+
+    def seal_it_and_write_above() -> None:
+        update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+        one.before("get", 1, lambda: two.main.put("a", b"above"))
+
+    one.before("set_if", 1, seal_it_and_write_above)
+    with pytest.raises(PreconditionFailed):
+        one.main.put("a", b"mine", if_match=staged.checksum)
+    assert two.main.read("a") == b"above"
+    two.main.commit("c")
+    assert two.main.read("a") == b"above"
 
 
 # --- resets

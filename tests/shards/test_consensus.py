@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from strandline.blob import open_store as open_blobs
+from strandline.blob.store import BlobInfo
 from strandline.errors import StoreUnavailable
 from strandline.kv import open_store
 from strandline.kv.memory import MemoryStore
@@ -133,6 +134,26 @@ def test_an_object_store_client_that_slept_is_not_told_that_it_won() -> None:
     assert failed.value.happened == "unknown"
     assert awake.scan(K, 1) == records(8, 9)
     assert sleeper.scan(K, 1) == records(8, 9)
+
+
+def test_an_append_to_an_object_store_that_cannot_look_afterwards_may_have_happened() -> None:
+    """Found by the simulator at seed 374: the failed listing said that nothing had happened."""
+    blobs = SharedBlobs()
+    log = BlobConsensus(blobs, "c")
+    fill(log, 1)
+    list_pages = blobs.list_pages
+
+    def unavailable(prefix: str = "") -> Iterator[list[BlobInfo]]:
+        if len([key for key in blobs.blobs if "/log/" in key]) < 2:
+            return list_pages(prefix)
+        raise StoreUnavailable("The listing failed.", happened="no")
+
+    blobs.list_pages = unavailable  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable) as failed:
+        log.compare_and_set(K, 2, b"2")
+    assert failed.value.happened == "unknown"
+    blobs.list_pages = list_pages  # type: ignore[method-assign]
+    assert log.scan(K, 1) == [Versioned(1, b"1"), Versioned(2, b"2")]
 
 
 @pytest.mark.parametrize("seed", range(30))

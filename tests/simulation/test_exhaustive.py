@@ -10,6 +10,7 @@ from strandline.branch.record import Branch
 from strandline.testing.simulation.exhaustive import (
     OPERATIONS,
     START,
+    Access,
     Event,
     Fault,
     depend,
@@ -84,17 +85,21 @@ def test_the_hole_that_seeds_never_met_is_met(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_order_is_run_the_other_way_round_only_if_it_matters() -> None:
-    reads = ("key", "p", "k", False)
-    writes = ("key", "p", "k", True)
-    other = ("key", "p", "other", True)
-    scan = ("scan", "p", "", False)
+    reads = Access(b"p", (b"k",), is_scan=False, is_write=False)
+    writes, other = reads._replace(is_write=True), Access(b"p", (b"other",), is_scan=False, is_write=True)
+    many = writes._replace(keys=(b"k", b"other"))
+    scan, rest = Access(b"p", (b"", b""), is_scan=True, is_write=False), Access(b"p", (b"l", b""), True, False)
     assert not depend(reads, reads)
     assert depend(reads, writes)
     assert not depend(writes, other)
+    assert depend(many, other)
     assert depend(scan, other)
-    assert not depend(scan, ("key", "q", "k", True))
-    assert not depend(("blob", "", "x", True), writes)
-    both = (0, 1)
+    assert depend(rest, other)
+    assert not depend(rest, writes)
+    assert not depend(writes, scan._replace(keys=(b"a", b"k")))
+    assert not depend(scan, writes._replace(partition=b"q"))
+    assert not depend(writes._replace(partition=None), writes)
+    both = {0: writes, 1: writes}
     assert list(races([Event(0, writes, both), Event(1, writes, both)])) == [(0, 1)]
     assert list(races([Event(0, writes, both), Event(1, other, both)])) == []
     # what the first one wrote, the second has read: nothing is left to turn round

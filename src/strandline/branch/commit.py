@@ -81,14 +81,17 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
 def _nothing_is_staged(cell: BranchCell, branch: Branch) -> bool:
     """Whether no layer above head holds anything, in scans that begin after the record was read.
 
-    Then head was the listing of the branch: what was acknowledged before is in it, or in a layer that somebody
-    committed while it was looked at. Nothing is swapped for that, so that those who find nothing to commit, again and
-    again, hold nobody up whose change is computed from the layers.
+    Then head was the listing of the branch, if the record names the same tokens after the scans: a token is emptied
+    only when no record names it, and never comes back. Else a compaction may have taken what was in them. Nothing is
+    swapped for that, so that those who find nothing to commit, again and again, hold nobody up whose change is computed
+    from the layers.
     """
     stores = cell.stores
-    return branch.compacted is None and not any(
+    if branch.compacted is not None or any(
         stores.kv.scan_page(stores.staging(token), limit=1).keys for token in branch.tokens
-    )
+    ):
+        return False
+    return set(branch.tokens) <= set(cell.read(branch.branch_id).branch.tokens)
 
 
 def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, made: _Mine) -> Commit:

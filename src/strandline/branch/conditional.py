@@ -12,11 +12,13 @@ from strandline.branch.record import refuse_blocked
 from strandline.branch.staging import refused_too_late, unchecked
 from strandline.branch.view import Layers
 from strandline.errors import NotAllowed, PreconditionFailed, RangeLocked, StoreUnavailable
-from strandline.ids import BranchId
+from strandline.ids import BranchId, StagingToken
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, decode_staged, encode_staged
 
 Condition = Callable[[Entry | None], bool]
+Replaced = dict[StagingToken, bytes | None]
+"""What a call's own entry replaced in each token that it was written to, in the order of the writes."""
 
 
 def stage_if(
@@ -27,14 +29,15 @@ def stage_if(
     Invariant: the swap demands what was read of the path in the staging token, and the layers are the same in a read
     of the record begun after the swap. So at the swap the token was the staging token, nothing lay above, and what
     was judged lay beneath. If the layers moved, the entry may be in or not: it is judged again against what the path
-    would show without it, and written again or taken back.
+    would show without it, and written again or taken back. What it replaced in a token is in no store any more, so the
+    call keeps it.
 
     Raises:
         PreconditionFailed: it does not hold.
     """
     kv = cell.stores.kv
     key, value = path.encode(), checked_staged([entry])[0]
-    has_written = False
+    replaced: Replaced = {}
     attempts = Attempts(cell, "conditional write")
     while True:
         attempts.next()
@@ -45,13 +48,14 @@ def stage_if(
             layers = Layers(cell, commits, seen.branch)
             partition = cell.stores.staging(seen.branch.staging_token)
             held = kv.get(partition, key)
-            found = _without(layers, path, key, value, held)
+            found = _without(layers, path, key, value, held, replaced)
             holds = condition(found)
             written = value if holds else encode_staged(found if found is not None else TOMBSTONE)
-            if not holds and not has_written:
+            if not holds and not replaced:
                 raise _failed(cell.name, path, found)
             kv.set_if(partition, key, written, ABSENT if held is None else held)
-            has_written = True
+            if held != value:
+                replaced[seen.branch.staging_token] = held
             attempts.safe = f"It is unknown whether the write is a part of branch {cell.name!r}."
             if cell.read(branch_id).branch.layers == seen.branch.layers:
                 if holds:
@@ -60,14 +64,16 @@ def stage_if(
         except PredicateFailed:
             continue
         except (NotAllowed, RangeLocked) as error:
-            raise (refused_too_late(cell.name, error) if has_written else error) from None
+            raise (refused_too_late(cell.name, error) if replaced else error) from None
         except StoreUnavailable as error:
-            if not has_written:
+            if not replaced:
                 raise
             raise unchecked(cell.name, error) from error
 
 
-def _without(layers: Layers, path: str, key: bytes, mine: bytes, held: bytes | None) -> Entry | None:
+def _without(
+    layers: Layers, path: str, key: bytes, mine: bytes, held: bytes | None, replaced: Replaced
+) -> Entry | None:
     """What a path would show if my own entry were in no layer.
 
     Args:
@@ -77,21 +83,33 @@ def _without(layers: Layers, path: str, key: bytes, mine: bytes, held: bytes | N
     stores = layers.cell.stores
     for token in layers.branch.tokens:
         staged = held if token == layers.branch.staging_token else stores.kv.get(stores.staging(token), key)
-        if staged is not None and staged != mine:
-            decoded = decode_staged(staged)
-            return decoded if isinstance(decoded, Entry) else None
+        if staged == mine:
+            staged = replaced.get(token)
+        if staged is not None:
+            return _shown(staged)
     address = decode_staged(mine)
     assert isinstance(address, Entry)
     found = layers.trees.find(layers.base, path)
+    if found is None or found.physical_address != address.physical_address:
+        return found
+    # committed or folded already: what was there before? First what it replaced in the tokens that went, newest first
+    for token in reversed(replaced):
+        staged = replaced[token]
+        if token not in layers.branch.tokens and staged is not None:
+            return _shown(staged)
     commit = layers.commits.get(layers.branch.head)
     while found is not None and found.physical_address == address.physical_address:
-        # committed or folded already: what was there before?
         found = layers.trees.find(layers.commits.tree(commit.id), path)
         if found is not None and found.physical_address == address.physical_address:
             if not commit.parents:
                 return None
             commit = layers.commits.get(commit.parents[0])
     return found
+
+
+def _shown(staged: bytes) -> Entry | None:
+    decoded = decode_staged(staged)
+    return decoded if isinstance(decoded, Entry) else None
 
 
 def _failed(branch: str, path: str, found: Entry | None) -> PreconditionFailed:

@@ -3,8 +3,9 @@
 Seeds meet what is likely. This meets what is possible: all orders of the calls of the stores, except those that differ
 only in the order of calls that commute, such as reads, or writes of different keys. Dynamic partial-order reduction
 after Flanagan and Godefroid (POPL 2005): a run is judged for races, pairs of dependent calls of different clients that
-nothing else orders, and each race is run the other way round as well. With a fault, one call of one client is answered
-wrongly or late, or is the client's last.
+nothing else orders, and each race is run the other way round as well. Sleep sets after Godefroid (1996): what was tried
+first at a step is not tried again after others until a call that it depends on. With a fault, one call of one client is
+answered wrongly or late, or is the client's last.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 from random import Random
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from strandline.branch.conditional import stage_if
 from strandline.repository.repository import Repository
@@ -35,8 +36,22 @@ from strandline.tree.rows import Entry
 
 MAX_RUNS = 20_000
 """Of one program: what has more is reported as cut off, never as covered."""
-Access = tuple[str, str, str, bool]
-"""What a call touches: the store, the partition, the key or the prefix of a scan, and whether it writes."""
+
+
+class Access(NamedTuple):
+    """What a call touches.
+
+    Attributes:
+        partition: of the key-value store; None for the object store.
+        keys: of a scan or a listing, its first key and the one that it ends before.
+    """
+
+    partition: bytes | None
+    keys: tuple[bytes, ...]
+    is_scan: bool
+    is_write: bool
+
+
 FaultKind = Literal["lost", "late", "dies before", "dies after"]
 FAULTS: tuple[FaultKind, ...] = ("lost", "late", "dies before", "dies after")
 
@@ -186,8 +201,8 @@ OPERATIONS: dict[str, Callable[[Actor], None]] = {
 }
 Program = tuple[tuple[str, ...], tuple[str, ...]]
 """The operations of two clients, by name."""
-START = ("idle", "compacted")
-"""What is on main when they begin: only what is committed; or staged changes above it, folded into a tree."""
+START = ("idle", "staged", "compacted")
+"""What is on main when they begin: only what is committed; or changes above it, in a token or folded."""
 
 
 # --- one run ----------------------------------------------------------------------------------------------------------
@@ -204,11 +219,12 @@ class Fault:
 
 @dataclass(slots=True)
 class Event:
-    """A step of a run: whose it was, what it touched, and who could have gone."""
+    """A step of a run: whose it was, what it touched, who could have gone and to touch what, and who was asleep."""
 
     who: int
     access: Access
-    enabled: tuple[int, ...]
+    enabled: dict[int, Access]
+    asleep: dict[int, Access] = field(default_factory=dict)
 
 
 class _NoChance(Random):
@@ -223,14 +239,18 @@ class Exploring(Scheduler):
 
     Attributes:
         choices: who goes at each step; whoever went last goes on when they are used up.
+        asleep: who need not go after the last of the choices, and what its call touches.
         events: what happened.
         calls: how many calls each client has made, for faults.
+        is_known: all that could go were asleep: what follows was seen in another order, and the run was given up.
     """
 
-    def __init__(self, choices: Sequence[int], fault: Fault | None) -> None:
+    def __init__(self, choices: Sequence[int], fault: Fault | None, asleep: dict[int, Access]) -> None:
         super().__init__(0)
         self.random = _NoChance(0)
         self.choices = choices
+        self.asleep = asleep
+        self.is_known = False
         self.fault = fault
         self.events: list[Event] = []
         self.pending: dict[int, Access] = {}
@@ -245,10 +265,19 @@ class Exploring(Scheduler):
             if not enabled:
                 break
             at = len(self.events)
-            who = self.choices[at] if at < len(self.choices) else (last if last in enabled else enabled[0])
+            is_told = at < len(self.choices)
+            if not is_told:
+                enabled = tuple(who for who in enabled if who not in self.asleep)
+                if not enabled:
+                    self._give_up()
+                    break
+            who = self.choices[at] if is_told else (last if last in enabled else enabled[0])
             last = who
+            asleep = dict(self.asleep) if at >= len(self.choices) - 1 else {}
+            self.events.append(Event(who, self.pending[who], dict(self.pending), asleep))
             access = self.pending.pop(who)
-            self.events.append(Event(who, access, enabled))
+            if at >= len(self.choices) - 1:
+                self.asleep = {other: its for other, its in self.asleep.items() if not depend(its, access)}
             if who == LATE:
                 (_, effect), self._late = self._late[0], []
                 self.step += 1
@@ -261,6 +290,14 @@ class Exploring(Scheduler):
 
     def _enabled(self) -> Iterator[int]:
         yield from self.pending
+
+    def _give_up(self) -> None:
+        self.is_known = True
+        for task in self.tasks:
+            task.process.is_dead = True
+            while not task.greenlet.dead:
+                self._switch_to(task)
+        self.tasks.clear()
 
     def _go(self, who: int) -> None:
         (task,) = [task for task in self.tasks if self.number[task.name] == who]
@@ -280,8 +317,10 @@ class Exploring(Scheduler):
     def call(self, what: str, details: tuple[Any, ...], is_write: bool) -> Fate:
         task: Task = self.current
         who = self.number[task.name]
+        self.switch()
         self.pending[who] = access_of(what, details, is_write)
         self._hub.switch()
+        self.switch()
         self.step += 1
         fate = self._strike(who, task, is_write)
         self.trace.append(Line(self.step, task.name, what, details, fate))
@@ -334,22 +373,28 @@ LATE = 2
 
 def access_of(what: str, details: tuple[Any, ...], is_write: bool) -> Access:
     if isinstance(details[0], str):
-        return "blob", "", details[0], is_write or what == "delete blob"
-    partition = details[0].decode()
+        key = details[0].encode()
+        if what.startswith("list"):
+            return Access(None, (key, key + b"\xff"), is_scan=True, is_write=False)
+        return Access(None, (key,), is_scan=False, is_write=is_write or what == "delete blob")
+    partition, *rest = details
     if what.startswith("scan"):
-        return "scan", partition, details[1].decode(errors="replace"), False
-    if what in ("set many", "delete many"):
-        return "many", partition, "", True
-    return "key", partition, details[1].decode(errors="replace"), is_write
+        return Access(partition, tuple(rest), is_scan=True, is_write=False)
+    if what == "set many":
+        return Access(partition, tuple(key for key, _ in rest), is_scan=False, is_write=True)
+    keys = rest if what == "delete many" else rest[:1]
+    return Access(partition, tuple(keys), is_scan=False, is_write=is_write)
 
 
 def depend(one: Access, other: Access) -> bool:
     """Whether the order of two calls matters: they touch the same, and one of them writes."""
-    if not (one[3] or other[3]) or (one[0] == "blob") != (other[0] == "blob") or one[1] != other[1]:
+    if not (one.is_write or other.is_write) or one.partition != other.partition:
         return False
-    if one[0] == other[0] and one[0] in ("key", "blob"):
-        return one[2] == other[2]
-    return True  # a scan, or a bulk write: anything in its partition
+    if one.is_scan or other.is_scan:
+        scan, write = (one, other) if one.is_scan else (other, one)
+        start, end = scan.keys
+        return any(start <= key and (not end or key < end) for key in write.keys)
+    return not set(one.keys).isdisjoint(other.keys)
 
 
 class _NoUpkeep:
@@ -376,12 +421,13 @@ def prepared(scheduler: Scheduler, start: str) -> World:
     work.commit("on work")
     main.stage("b", Entry("data/second", 1, "second", 1))
     main.commit("second")
-    if start == "compacted":
+    if start != "idle":
         op = Operation(0, "before", "put many", "main", main.branch_id, start=-1, end=-1, status="ok")
         op.values = {"b": op.value, "c/2": op.value}
         main.stage_each([(path, Entry("data/third", 1, op.value, 1)) for path in op.values])
-        main.compact(force=True)
         world.history.operations.append(op)
+    if start == "compacted":
+        main.compact(force=True)
     world.history.changes.clear()
     for branch in (main, work):
         world.moves_before[branch.name] = sum(1 for move in branch.reflog() if move.verb != "create")
@@ -390,17 +436,24 @@ def prepared(scheduler: Scheduler, start: str) -> World:
 
 @dataclass
 class Run:
-    """What came of one schedule."""
+    """What came of one schedule; nothing is judged of one that was given up."""
 
     events: list[Event]
     calls: Counter[int]
     broken: list[Broken]
+    is_known: bool
     trace: Callable[[], str] = field(repr=False)
 
 
-def run(program: Program, start: str, choices: Sequence[int], fault: Fault | None = None) -> Run:
+def run(
+    program: Program,
+    start: str,
+    choices: Sequence[int],
+    fault: Fault | None = None,
+    asleep: dict[int, Access] | None = None,
+) -> Run:
     """Run a program with its first steps in a given order."""
-    scheduler = Exploring(choices, fault)
+    scheduler = Exploring(choices, fault, asleep or {})
     with seeded_ids("exhaustive"), instruments(Counter(), scheduler, cached_s=5):
         world = prepared(scheduler, start)
         for who, names in enumerate(program):
@@ -418,8 +471,9 @@ def run(program: Program, start: str, choices: Sequence[int], fault: Fault | Non
         else:
             for task, error in scheduler.errors:
                 broken.append(Broken("no error but those of `errors.py` gets out", f"{task.name}: {error!r}"))
-            broken = broken or last_look(world)
-    return Run(scheduler.events, scheduler.calls, broken, lambda: readable(world, broken))
+            if not scheduler.is_known:
+                broken = broken or last_look(world)
+    return Run(scheduler.events, scheduler.calls, broken, scheduler.is_known, lambda: readable(world, broken))
 
 
 def _process(world: World, name: str) -> tuple[Process, Repository]:
@@ -444,7 +498,7 @@ class Explored:
     """What came of a program.
 
     Attributes:
-        runs: how many schedules there were.
+        runs: how many schedules there were; one that was given up, since the rest of it was known, does not count.
         is_cut: there are more than `MAX_RUNS`.
         broken: the first promise that one breaks, with its choices.
     """
@@ -460,12 +514,26 @@ class Explored:
 
 @dataclass(slots=True)
 class _Node:
-    """A step of the schedule that is being varied: who went, who has gone in earlier runs, who has to go yet."""
+    """A step of the schedule that is being varied: who went, who has gone in earlier runs, who has to go yet.
+
+    Attributes:
+        asleep: who was asleep before the step, and what its call touches.
+    """
 
     who: int
-    enabled: tuple[int, ...]
+    enabled: dict[int, Access]
+    asleep: dict[int, Access]
     done: set[int]
     wanted: set[int]
+
+    @property
+    def left(self) -> set[int]:
+        return self.wanted - self.done - set(self.asleep)
+
+    @property
+    def asleep_now(self) -> dict[int, Access]:
+        """Who need not go after the step: those that were asleep, and those that went here before."""
+        return self.asleep | {who: self.enabled[who] for who in self.done if who != self.who}
 
 
 def explore(program: Program, start: str, fault: Fault | None = None, max_runs: int = MAX_RUNS) -> Explored:
@@ -473,17 +541,18 @@ def explore(program: Program, start: str, fault: Fault | None = None, max_runs: 
     found = Explored(program, start, fault)
     nodes: list[_Node] = []
     while True:
-        done = run(program, start, [node.who for node in nodes], fault)
-        found.runs += 1
+        asleep = nodes[-1].asleep_now if nodes else {}
+        done = run(program, start, [node.who for node in nodes], fault, asleep)
+        found.runs += not done.is_known
         if done.broken:
             found.broken, found.choices = str(done.broken[0]), tuple(event.who for event in done.events)
             return found
         fresh = done.events[len(nodes) :]
-        nodes.extend(_Node(event.who, event.enabled, {event.who}, set()) for event in fresh)
+        nodes.extend(_Node(event.who, event.enabled, event.asleep, {event.who}, set()) for event in fresh)
         for at, who in races(done.events):
             node = nodes[at]
             node.wanted |= {who} if who in node.enabled else set(node.enabled)
-        while nodes and not (nodes[-1].wanted - nodes[-1].done):
+        while nodes and not nodes[-1].left:
             nodes.pop()
         if not nodes:
             return found
@@ -491,7 +560,7 @@ def explore(program: Program, start: str, fault: Fault | None = None, max_runs: 
             found.is_cut = True
             return found
         last = nodes[-1]
-        last.who = min(last.wanted - last.done)
+        last.who = min(last.left)
         last.done.add(last.who)
 
 
@@ -533,7 +602,7 @@ def faults_of(program: Program, start: str) -> Iterator[Fault]:
     quiet = run(program, start, [])
     for client in (0, 1):
         mine = [event for event in quiet.events if event.who == client]
-        writes = sum(1 for event in mine if event.access[3])
+        writes = sum(1 for event in mine if event.access.is_write)
         for kind in FAULTS:
             count = len(mine) if kind.startswith("dies") else writes
             yield from (Fault(client, call, kind) for call in range(1, count + 1))

@@ -30,6 +30,8 @@ ATOMIC = (
 )
 MOVES = ("rename", "copy")
 SILENT_US = 60_000_000
+BEFORE_ALL = -2
+"""When the first head's values came: what is staged as a history begins came at -1, and hides them."""
 HEAD_MOVES = ("merge", "revert", "cherry-pick", "publish")
 
 
@@ -161,7 +163,7 @@ class Oracle:
         for made in found.values():
             first = self.history.listings.get(made.heads[0][1], {})
             for path, value in first.items():
-                made.effects[path].append(Effect(-1, -1, frozenset({value}), True))
+                made.effects[path].append(Effect(BEFORE_ALL, BEFORE_ALL, frozenset({value}), True))
         return found
 
     def _operations_by_commit(self) -> dict[str, Operation]:

@@ -29,9 +29,11 @@ from strandline.errors import (
     StrandlineError,
     UpperMismatch,
 )
+from strandline.shards.blob_consensus import BlobConsensus
 from strandline.shards.codec import checked_schema, serialised
 from strandline.shards.collection import collect, sweep, write_rollup
 from strandline.shards.compaction import compact_all, compact_once, rows_of
+from strandline.shards.consensus import Consensus
 from strandline.shards.contents import as_tuples, pieces_of
 from strandline.shards.diff import Diff, apply
 from strandline.shards.kv_consensus import Head, KvConsensus
@@ -44,7 +46,14 @@ from strandline.shards.transitions import initial
 from strandline.shards.upkeep import Heartbeats
 from strandline.testing.simulation.oracle import Broken
 from strandline.testing.simulation.scheduler import Endless, Process, Scheduler, some_faults
-from strandline.testing.simulation.stores import SharedBlobs, SimulatedBlobs, SimulatedStore, WatchedStore, store_time
+from strandline.testing.simulation.stores import (
+    SharedBlobs,
+    SimulatedBlobs,
+    SimulatedObjects,
+    SimulatedStore,
+    WatchedStore,
+    store_time,
+)
 from strandline.testing.simulation.world import SimulatedClock, seeded_ids, some_clock
 
 FAMILY = "shards"
@@ -130,14 +139,32 @@ class WatchedBlobs(SharedBlobs):
             super().delete_many([key])
 
 
-class World:
-    """What the processes of one schedule share, and the truth about it."""
+class WatchedLog(SharedBlobs):
+    """The objects of a log; tells of each record that is made."""
 
-    def __init__(self, scheduler: Scheduler, inline_max_bytes: int, clocks_agree: bool) -> None:
+    def __init__(self, made: Callable[[int, bytes], None]) -> None:
+        super().__init__()
+        self._made = made
+
+    def put(self, key: str, data: bytes | BinaryIO, mode: PutMode = "overwrite") -> None:
+        super().put(key, data, mode)
+        if mode == "create":
+            self._made(int(key.rpartition("/")[2]), self.blobs[key])
+
+
+class World:
+    """What the processes of one schedule share, and the truth about it.
+
+    Attributes:
+        log: the records, if consensus is on objects; otherwise they are in the key-value store.
+    """
+
+    def __init__(self, scheduler: Scheduler, inline_max_bytes: int, clocks_agree: bool, *, on_objects: bool) -> None:
         self.scheduler = scheduler
         self.inline_max_bytes = inline_max_bytes
         self.clocks_agree = clocks_agree
         self.kv = WatchedStore(self._swapped)
+        self.log = WatchedLog(self._created) if on_objects else None
         self.blobs = WatchedBlobs(scheduler, self._deleted)
         self.states: dict[int, State] = {}
         self.newest: State | None = None
@@ -150,16 +177,30 @@ class World:
         clock = SimulatedClock(self.scheduler, jumps)
         kv = self.kv if process is None else SimulatedStore(self.kv, self.scheduler)
         blobs = self.blobs if process is None else SimulatedBlobs(self.blobs, self.scheduler)
-        place = Place(SHARD, KvConsensus(kv, PARTITION), blobs, "it", clock, name, self.inline_max_bytes)
+        consensus: Consensus = KvConsensus(kv, PARTITION)
+        if self.log is not None:
+            objects = self.log if process is None else SimulatedObjects(self.log, self.scheduler)
+            consensus = BlobConsensus(objects, "log")
+        place = Place(SHARD, consensus, blobs, "it", clock, name, self.inline_max_bytes)
         return Shard("it", Machine(place), Heartbeats(_Nobody(), name, clock), Meter(), (World, ()))
 
     # --- the truth ----------------------------------------------------------------------------------------------------
 
     def _swapped(self, partition: bytes, key: bytes, before: bytes | None, after: bytes) -> None:
         head: Head = decode(Head, after, "head")
-        if self.newest is not None and head.seqno == self.newest.seqno:
-            return  # a truncation
-        diff: Diff = decode(Diff, head.newest.data, "diff")
+        if self.newest is None or head.seqno != self.newest.seqno:  # else it is a truncation
+            self._recorded(head.newest.data)
+
+    def _created(self, seqno: int, data: bytes) -> None:
+        newest = 0 if self.newest is None else self.newest.seqno
+        if seqno == newest + 1:
+            self._recorded(data)
+        elif seqno > newest:
+            self._break("a log has no gaps", f"record {seqno} came after {newest}")
+        # else a truncation removed the number: the record is in nobody's log, and its maker has to find that out
+
+    def _recorded(self, data: bytes) -> None:
+        diff: Diff = decode(Diff, data, "diff")
         old = self.newest
         state: State = apply(old, diff)
         self.newest = self.states[state.seqno] = state
@@ -449,7 +490,9 @@ def simulate(seed: int) -> Judged:
         # a short tail, so that history is written and truncated within a short schedule
         stack.enter_context(patch("strandline.shards.kv_consensus.TAIL_MAX_RECORDS", rnd.choice((2, 4, 32))))
         clients = rnd.choice(SCENARIOS)
-        world = World(scheduler, rnd.choice((0, 4_096)), clocks_agree=not any(jumps[: len(clients)]))
+        inline_max_bytes, clocks_agree = rnd.choice((0, 4_096)), not any(jumps[: len(clients)])
+        world = World(scheduler, inline_max_bytes, clocks_agree, on_objects=rnd.random() < 0.4)
+        reached[f"consensus: {'objects' if world.log is not None else 'key-value store'}"] += 1
         schema = serialised(*checked_schema(SCHEMA, ["key"]))
         world.shard("first", None, [])._machine.create(initial(SHARD, "it", "columns", schema))
         for number, role in enumerate(clients):

@@ -64,13 +64,13 @@ class SimulatedStore(Store):
         return value
 
     def scan_page(self, partition: bytes, start: bytes = b"", end: bytes | None = None, limit: int = PAGE_KEYS) -> Page:
-        self._read("scan", partition, start)
+        self._read("scan", partition, start, end or b"")
         page = self.shared.scan_page(partition, start, end, limit)
         if not self.scheduler.tears_scans or len(page.keys) < 2 or self.scheduler.random.random() > TORN:
             return page
         at = self.scheduler.random.randrange(1, len(page.keys))
         middle = page.keys[at]
-        self._read("scan on", partition, middle)
+        self._read("scan on", partition, middle, end or b"")
         rest = self.shared.scan_page(partition, middle, end, limit - at)
         return Page(page.keys[:at] + rest.keys, page.values[:at] + rest.values)
 
@@ -104,37 +104,41 @@ class SimulatedStore(Store):
         at = rnd.randrange(1, len(items))
         return [items[:at], items[at:]]
 
-    def _read(self, what: str, partition: bytes, key: bytes) -> None:
-        if self.scheduler.call(what, (partition, key), is_write=False) is not Fate.DONE:
+    def _read(self, what: str, partition: bytes, *keys: bytes) -> None:
+        if self.scheduler.call(what, (partition, *keys), is_write=False) is not Fate.DONE:
             raise _unavailable(what, "no")
 
     def _write(self, what: str, partition: bytes, details: Sequence[object], effect: Callable[[], None]) -> None:
-        scheduler = self.scheduler
-        fate = scheduler.call(what, (partition, *details), is_write=True)
-        if fate is Fate.NOT_DONE:
-            raise _unavailable(what, "no")
-        if fate is Fate.LATE:
-            scheduler.later(lambda: _quietly(effect))
-            scheduler.time_out()
-            raise _unavailable(what, "unknown")
-        try:
-            effect()
-        except PredicateFailed:
-            scheduler.trace[-1].what = "swap lost"
-            scheduler.reply()
-            if fate is Fate.LOST:
-                raise _unavailable(what, "unknown") from None
-            raise
+        _write(self.scheduler, what, (partition, *details), effect)
+
+
+def _write(scheduler: Scheduler, what: str, details: tuple[object, ...], effect: Callable[[], None]) -> None:
+    """Do a write as the seed wants it; the loser of a race learns so if its reply is not lost."""
+    fate = scheduler.call(what, details, is_write=True)
+    if fate is Fate.NOT_DONE:
+        raise _unavailable(what, "no")
+    if fate is Fate.LATE:
+        scheduler.later(lambda: _quietly(effect))
+        scheduler.time_out()
+        raise _unavailable(what, "unknown")
+    try:
+        effect()
+    except (PredicateFailed, BlobExists):
+        scheduler.trace[-1].what = "swap lost"
         scheduler.reply()
         if fate is Fate.LOST:
-            scheduler.time_out()
-            raise _unavailable(what, "unknown")
+            raise _unavailable(what, "unknown") from None
+        raise
+    scheduler.reply()
+    if fate is Fate.LOST:
+        scheduler.time_out()
+        raise _unavailable(what, "unknown")
 
 
 def _quietly(effect: Callable[[], None]) -> None:
     try:
         effect()
-    except PredicateFailed:
+    except (PredicateFailed, BlobExists):
         pass
 
 
@@ -221,3 +225,36 @@ class SimulatedBlobs(BlobStore):
     def _read(self, what: str, key: str) -> None:
         if self.scheduler.call(what, (key,), is_write=False) is not Fate.DONE:
             raise _unavailable(what, "no")
+
+
+REPEATED = 0.3
+"""How often the client of an object store repeats a creation whose reply was lost, and is refused its own object."""
+
+
+class SimulatedObjects(SimulatedBlobs):
+    """Objects that are a log: a creation is a swap with all that may become of one, and a listing comes in pages."""
+
+    def put(self, key: str, data: bytes | BinaryIO, mode: PutMode = "overwrite") -> None:
+        body = data if isinstance(data, bytes) else data.read()
+        try:
+            _write(self.scheduler, "swap" if mode == "create" else "set", (key,), partial(self._put, key, body, mode))
+        except StoreUnavailable:
+            mine = self.scheduler.trace[-1].fate is Fate.LOST and self.shared.blobs.get(key) is body
+            if mode == "create" and mine and self.scheduler.random.random() < REPEATED:
+                raise BlobExists(key) from None
+            raise
+
+    def _put(self, key: str, data: bytes, mode: PutMode) -> None:
+        self.shared.put(key, data, mode)
+        self.shared.times[key] = store_time(self.scheduler.step)
+
+    def list_pages(self, prefix: str = "") -> Iterator[list[BlobInfo]]:
+        self._read("list blobs", prefix)
+        (found,) = self.shared.list_pages(prefix)
+        if len(found) > 1 and self.scheduler.random.random() < TORN:
+            at = self.scheduler.random.randrange(1, len(found))
+            yield found[:at]
+            self._read("list blobs on", prefix)
+            (again,) = self.shared.list_pages(prefix)
+            found = [info for info in again if info.key >= found[at].key]
+        yield found

@@ -45,7 +45,8 @@ def readable(world: World, broken: Iterable[Broken]) -> str:
 
 def _line(line: Line) -> str:
     fate = "" if line.fate is Fate.DONE else f"   !! {line.fate.value}"
-    return f"{line.step:6} {line.task:14}     {line.what} {_details(line.details)}{fate}"
+    details = line.details[:2] if line.what.startswith("scan") else line.details  # without the end of a scan
+    return f"{line.step:6} {line.task:14}     {line.what} {_details(details)}{fate}"
 
 
 def _details(details: tuple[Any, ...]) -> str:
