@@ -445,6 +445,25 @@ def test_a_plan_beside_a_run_that_begins_is_not_taken_for_a_copy(
     assert begun
 
 
+def test_a_run_that_others_bring_to_an_end_still_knows_the_time(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator at seed 581 of links: the file that asks for the time went with the run's folder."""
+    core = repo._core
+    collector = Collector(core, repo.gc.retention, grace_days=0.0)
+    folder = f"{promises.GC_FOLDER}/{collector._run}/"
+    put = LocalBlobStore.put
+
+    def put_then_ended(self: LocalBlobStore, key: str, *arguments: Any) -> None:
+        put(self, key, *arguments)
+        if key.endswith("/started"):
+            self.delete_many(list(self.list_keys(folder)))
+
+    with_garbage(repo)
+    monkeypatch.setattr(LocalBlobStore, "put", put_then_ended)
+    assert collector.run().files == 1
+
+
 def test_an_upgrade_that_died_between_record_and_marker_goes_on(lake: Lake, repo: Repository) -> None:
     core = repo._core
     blobs = core.stores.trees.blobs.own

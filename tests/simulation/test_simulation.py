@@ -49,7 +49,16 @@ def test_no_schedule_breaks_a_promise() -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("family", "seeds"),
-    [("jobs", 800), ("garbage", 400), ("ranges", 200), ("locks", 1_200), ("queues", 200), ("shards", 250)],
+    [
+        ("jobs", 800),
+        ("garbage", 400),
+        ("ranges", 200),
+        ("locks", 1_200),
+        ("queues", 200),
+        ("shards", 250),
+        ("encounters", 300),
+        ("links", 200),
+    ],
 )
 def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, seeds: int) -> None:
     broken: list[tuple[int, str]] = []
@@ -78,6 +87,7 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, s
         ),
         "queues": ("transition: waiting for a lock", "transition: lock held"),
         "shards": (
+            "consensus: objects",
             *(
                 f"operation: {kind}"
                 for kind in ("append", "epoch", "read held", "next", "merge all", "collect", "move")
@@ -86,6 +96,8 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, s
             *(f"fault: {name}" for name in ("dies", "done, reply lost", "reply lost, effect comes later", "swap lost")),
         ),
         "ranges": ("operation: collect", "transition: commit"),
+        "encounters": ("operation: merge", "operation: sweep", "transition: attach", "refusal: PreconditionFailed"),
+        "links": ("operation: link", "operation: collect garbage", "refusal: ObjectMissing"),
         "garbage": ("operation: collect garbage", "operation: copy across", "refusal: CommitExpired", "fault: dies"),
     }[family]
     assert [name for name in wanted if not reached[name]] == []

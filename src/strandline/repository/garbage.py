@@ -208,7 +208,8 @@ class Collector:
     def _store_time(self) -> Microseconds:
         """The time by the clock of the object store, which also dates the files: that of this machine may be wrong."""
         blobs = self._stores.trees.blobs
-        key = f"{promises.GC_FOLDER}/{self._run}/started"
+        # a folder of its own: another collector that brings this run to an end empties the run's folder
+        key = f"{promises.GC_FOLDER}/{new_id()}/started"
         blobs.put(key, b"")
         try:
             return blobs.head(key).modified_at_us

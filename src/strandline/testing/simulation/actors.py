@@ -32,6 +32,7 @@ class Actor:
 
     Attributes:
         job: the transaction that it has begun last, if it makes any.
+        found: addresses that it has read at some time, and what is there.
     """
 
     world: World
@@ -41,6 +42,7 @@ class Actor:
     steps: int
     handles: dict[str, Branch] = field(default_factory=dict)
     job: Any = None
+    found: list[tuple[str, str]] = field(default_factory=list)
 
     def run(self) -> None:
         kinds, weights = zip(*ROLES[self.role].items(), strict=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from strandline.testing.simulation import holders, jobs
+from strandline.testing.simulation import encounters, holders, jobs
 
-FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {**jobs.FAMILIES, **holders.FAMILIES}
+FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
+    **jobs.FAMILIES,
+    **holders.FAMILIES,
+    **encounters.FAMILIES,
+}

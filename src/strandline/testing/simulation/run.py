@@ -26,6 +26,8 @@ from strandline.testing.simulation.trace import readable
 from strandline.testing.simulation.world import World, partitions_with, seeded_ids, some_clock
 from strandline.tree.range_file import read_ranges, read_rows
 
+WITH_BYTES = ("garbage", "links")
+"""Families whose clients upload the bytes of what they write, and whose collector is the real one."""
 MAX_ACTORS = 6
 MAX_OPERATIONS = 64
 """Of all actors together: small histories collide as well as large ones, and there is time for more of them."""
@@ -97,12 +99,12 @@ def simulate(seed: int, family: str = "protocol") -> Outcome:
 def plan(world: World, rnd: Random, family: str) -> None:
     """Who takes part: some of a scenario that the seed picks."""
     scenarios, often = (SCENARIOS, OFTEN) if family == "protocol" else (FAMILIES[family], ())
-    world.has_bytes = family == "garbage"
+    world.has_bytes = family in WITH_BYTES
     scenario = rnd.choice((*scenarios, *often))
     roles = [rnd.choice(scenarios[scenario]) for _ in range(rnd.randrange(3, MAX_ACTORS + 1))]
     world.paths = tuple(rnd.sample(PATHS, rnd.choice((2, 2, 3, 4))))
     steps = MAX_OPERATIONS // len(roles)
-    with_work = rnd.random() < 0.7 or family == "garbage"
+    with_work = rnd.random() < 0.7 or world.has_bytes
     if with_work:
         world.outside().create_branch("work")
     last: Actor | None = None
