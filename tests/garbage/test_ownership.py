@@ -449,8 +449,9 @@ def test_a_run_that_others_bring_to_an_end_still_knows_the_time(
     repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found by the simulator at seed 581 of links: the file that asks for the time went with the run's folder."""
-    core = repo._core
-    collector = Collector(core, repo.gc.retention, grace_days=0.0)
+    with_garbage(repo)
+    age(namespace(repo))
+    collector = Collector(repo._core, repo.gc.retention, grace_days=0.0)
     folder = f"{promises.GC_FOLDER}/{collector._run}/"
     put = LocalBlobStore.put
 
@@ -459,7 +460,6 @@ def test_a_run_that_others_bring_to_an_end_still_knows_the_time(
         if key.endswith("/started"):
             self.delete_many(list(self.list_keys(folder)))
 
-    with_garbage(repo)
     monkeypatch.setattr(LocalBlobStore, "put", put_then_ended)
     assert collector.run().files == 1
 
