@@ -1,0 +1,217 @@
+"""Rules of branches, locks and transactions that nothing noticed when a reader took them out; see `test_rules.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from strandline.branch import transactions
+from strandline.branch.cell import update
+from strandline.branch.record import Writer, seal
+from strandline.branch.token_queue import is_condemned
+from strandline.branch.transactions import Repeat, TransactionRecord, forget, settle
+from strandline.envelope import encode
+from strandline.errors import LockLost, RangeLocked, StoreUnavailable, StrandlineError
+from strandline.ids import CommitId, StagingToken, new_id
+from strandline.kv.memory import MemoryStore
+from strandline.testing.clock import ManualClock
+from strandline.testing.faults import Outcome
+from tests.branch.clients import Client, link
+from tests.transactions.drivers import Driver
+
+MAX_POINTS = 60
+
+
+@pytest.fixture
+def drivers(tmp_path: Path, clock: ManualClock) -> tuple[Driver, Driver]:
+    kv = MemoryStore()
+    first = Driver(kv, tmp_path / "blobs", clock, create=True)
+    first.main.put_many({"a/1": b"1", "b/1": b"1"})
+    first.main.commit("content")
+    for owner in ("ops", "load"):
+        first.repo.lock_owners.register(owner, "a test")
+    return first, Driver(kv, tmp_path / "blobs", clock)
+
+
+def at_each_call(driver: Driver, act: Callable[[], object], other: Callable[[], object]) -> Iterator[int]:
+    """Run `act` again and again, with `other` right before its next call each time, until it makes no more."""
+    for point in range(MAX_POINTS):
+        left = point
+
+        def plan(_call: str, _partition: bytes, _key: bytes) -> Outcome:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                other()
+            return Outcome.DONE
+
+        driver.next = plan
+        try:
+            act()
+        except StrandlineError:
+            pass
+        finally:
+            driver.connect()
+        yield point
+        if left >= 0:
+            return
+    pytest.fail(f"it makes more than {MAX_POINTS} calls")
+
+
+# --- locks ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_commit_is_refused_once_the_whole_branch_is_held(drivers: tuple[Driver, Driver]) -> None:
+    first, second = drivers
+    heads: list[CommitId] = []
+    points = 0
+
+    def hold() -> None:
+        second.main.lock_all(owner="ops").__enter__()
+        heads.append(second.main.id)
+
+    for _ in at_each_call(first, lambda: first.main.commit("c", allow_empty=True), hold):
+        if heads:
+            assert second.main.id == heads.pop()
+            points += 1
+        second.main.locks.end([lock.id for lock in second.main.locks])
+        for found in list(second.main.transactions):
+            if found.state == "open":
+                second.main.transactions.abort(found.id)
+    assert points > 3
+
+
+def test_an_empty_publication_demands_its_locks(drivers: tuple[Driver, Driver]) -> None:
+    first, second = drivers
+    with pytest.raises(LockLost), first.main.lock("b/", owner="ops"):
+        second.main.locks.end([lock.id for lock in second.main.locks])
+
+
+def test_a_dirty_range_is_not_judged_on_a_token_that_was_being_emptied(one: Client, two: Client) -> None:
+    link(two.main, "b/1", "old")
+    two.main.commit("old")
+    two.repo.lock_owners.register("ops", "a test")
+    link(two.main, "b/1", "new")
+    update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+    link(two.main, "b/1", "old")  # in effect nothing is staged, as long as both tokens are read
+    upper = two.main._cell.read(two.main.branch_id).branch.staging_token
+
+    def folded_and_half_swept() -> None:
+        two.main.compact(force=True)
+        stores = two.main._core.stores
+        assert list(stores.kv.scan(stores.staging(upper)))
+        stores.kv.delete_many(stores.staging(upper), [b"b/1"])
+
+    one.before("scan_page", 1, folded_and_half_swept)
+    taken = one.main.locks.take("b/", owner="ops")
+    assert [lock.id for lock in two.main.locks] == [taken.id]
+
+
+def test_a_late_write_that_may_have_shown_is_not_refused_for_sure(drivers: tuple[Driver, Driver]) -> None:
+    first, second = drivers
+    first.main.put("a/2", b"warm")
+    written = False
+
+    def plan(call: str, partition: bytes, _key: bytes) -> Outcome:
+        nonlocal written
+        if written:
+            written = False
+            first.connect()
+            second.main.commit("with it")  # it showed, and was committed
+            second.main.put("b/1", b"replaced")
+            second.main.commit("replaced")
+            second.main.locks.take("b/", owner="ops")
+        if call == "set" and b"/staging/" in partition:
+            written = True
+        return Outcome.DONE
+
+    first.next = plan
+    with pytest.raises(StoreUnavailable) as failed:
+        first.main.put("b/1", b"mine")
+    assert failed.value.happened == "unknown"
+
+
+def test_a_late_write_beneath_the_lock_that_sealed_it_is_refused(drivers: tuple[Driver, Driver]) -> None:
+    first, second = drivers
+    first.main.put("a/2", b"warm")
+    second.main.commit("warm")
+    first.main.put("a/3", b"warm")
+
+    def plan(call: str, partition: bytes, _key: bytes) -> Outcome:
+        if call == "set" and b"/staging/" in partition:
+            first.connect()
+            second.main.locks.take("b/", owner="ops")
+        return Outcome.DONE
+
+    first.next = plan
+    with pytest.raises(RangeLocked):
+        first.main.put("b/1", b"mine")
+    assert second.main.read("b/1") == b"1"
+
+
+# --- the reflog -------------------------------------------------------------------------------------------------------
+
+
+def test_a_block_of_the_reflog_whose_swap_never_was_is_not_read(
+    one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("strandline.branch.record.MOVES_KEPT", 4)
+    monkeypatch.setattr("strandline.branch.record.MOVES_KEPT_WHEN_FULL", 2)
+    monkeypatch.setattr("strandline.branch.reflog.BLOCK_MOVES", 3)
+    for number in range(12):
+        link(one.main, "a", number)
+        one.meet("set_if", 2, Outcome.NOT_DONE)
+        for _ in range(2):  # the swap that follows the block is lost the first time
+            try:
+                one.main.commit(f"{number}")
+                break
+            except StoreUnavailable:
+                moves = [move.after for move in two.main.reflog()]
+                assert len(moves) == len(set(moves)), number
+    moves = [move.after for move in two.main.reflog()]
+    assert len(moves) == len(set(moves)) > 8
+
+
+# --- transactions and private tokens ----------------------------------------------------------------------------------
+
+
+def test_a_private_token_without_an_item_is_not_attached(one: Client) -> None:
+    """Its item goes when it was swept: what was in it is gone."""
+    assert is_condemned(one.main._core.stores, b"queue/ffffffffffffffffffff")
+
+
+def test_the_token_of_a_publication_is_written_before_its_record_says_so(drivers: tuple[Driver, Driver]) -> None:
+    first, _ = drivers
+    stores, branch = first.main._core.stores, first.main.branch_id
+    writer = Writer(committed=5, commit=first.main.id, token="night-1", digest="d")
+    key = transactions._token_key(branch, "nightly", "night-1")
+    for number in (1, 2, 3):
+        first.lose("set", b"/records", number, Outcome.NOT_DONE)
+        try:
+            settle(stores, branch, "nightly", writer)
+        except StoreUnavailable:
+            pass
+        first.lose("set_if", b"/records", number, Outcome.NOT_DONE)
+        try:
+            settle(stores, branch, "nightly", writer)
+        except StoreUnavailable:
+            pass
+        first.connect()
+        _, record = transactions.find_record(stores, branch, 5)
+        if record is not None and record.state == "committed":
+            assert stores.kv.get(stores.records, key) is not None
+    settle(stores, branch, "nightly", writer)
+    assert stores.kv.get(stores.records, key) is not None
+
+
+def test_a_forgotten_transaction_takes_no_other_ones_token_along(drivers: tuple[Driver, Driver]) -> None:
+    first, _ = drivers
+    stores, branch = first.main._core.stores, first.main.branch_id
+    key = transactions._token_key(branch, "nightly", "night-1")
+    stores.kv.set(stores.records, key, encode(Repeat(9, first.main.id)))
+    forget(stores, TransactionRecord(id=7, writer="nightly", branch_id=branch, token="night-1"))
+    assert stores.kv.get(stores.records, key) is not None
+    forget(stores, TransactionRecord(id=9, writer="nightly", branch_id=branch, token="night-1"))
+    assert stores.kv.get(stores.records, key) is None

@@ -1,0 +1,145 @@
+"""Rules of repositories that nothing noticed when a reader took them out; see `test_rules.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.branch.lock_rules import locks_of
+from strandline.errors import BranchProtected, NotAllowed, OutcomeUnknown, StoreUnavailable
+from strandline.kv.memory import MemoryStore
+from strandline.repository import namespace, promises
+from strandline.repository.garbage import Collector
+from strandline.repository.repository import Repository
+from strandline.repository.retention import DAY_US, Retention
+from strandline.testing.clock import ManualClock
+from strandline.testing.faults import Outcome
+from tests.branch.clients import Client, link
+from tests.rules.test_branch_rules import at_each_call
+from tests.transactions.drivers import Driver
+
+
+@pytest.fixture
+def drivers(tmp_path: Path, clock: ManualClock) -> tuple[Driver, Driver]:
+    kv = MemoryStore()
+    first = Driver(kv, tmp_path / "blobs", clock, create=True)
+    first.main.put_many({"a/1": b"1", "b/1": b"1"})
+    first.main.commit("content")
+    first.repo.lock_owners.register("ops", "a test")
+    return first, Driver(kv, tmp_path / "blobs", clock)
+
+
+def test_a_branch_made_while_a_repository_is_being_freed_is_free(drivers: tuple[Driver, Driver]) -> None:
+    first, second = drivers
+    second.repo.lock_all(owner="ops").take()
+    names = (f"new{number}" for number in range(100))
+    made: list[str] = []
+
+    def make() -> None:
+        made.append(next(names))
+        first.main.create_branch(made[-1])
+
+    for _ in at_each_call(first, make, second.repo.release_lock):
+        second.repo.release_lock()
+        second.repo.branch(made[-1]).put("x", b"x")
+        second.repo.lock_all(owner="ops", on_dirty="discard").take()
+    assert len(made) > 3
+
+
+def test_no_lock_is_left_on_a_branch_that_is_made_while_the_lock_is_released(drivers: tuple[Driver, Driver]) -> None:
+    first, second = drivers
+    names = (f"new{number}" for number in range(100))
+    made: list[str] = []
+
+    def make() -> None:
+        made.append(next(names))
+        second.main.create_branch(made[-1])
+
+    total = 0
+    first.repo.lock_all(owner="ops").take()
+    for _ in at_each_call(first, first.repo.release_lock, make):
+        first.repo.release_lock()
+        for name in made:
+            assert not list(second.repo.branch(name).locks), name
+            second.repo.delete_branch(name)
+        total += len(made)
+        made.clear()
+        first.repo.lock_all(owner="ops").take()
+    assert total > 3
+
+
+def test_a_branch_that_was_deleted_meanwhile_does_not_stay_the_default(
+    one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = two.main.create_branch("other")
+    change = Repository._change
+
+    def deleted_then(self: Repository, *arguments: Any) -> None:
+        change(self, *arguments)
+        monkeypatch.setattr(Repository, "_change", change)
+        stores = other._core.stores  # a deletion that had looked at the settings before
+        stores.kv.delete(stores.refs, b"other")
+
+    monkeypatch.setattr(Repository, "_change", deleted_then)
+    with pytest.raises(NotAllowed):
+        one.repo.set_default_branch("other")
+    assert two.repo.settings.default_branch == "main"
+
+
+def test_a_writer_with_an_older_record_meets_new_rules(one: Client, two: Client) -> None:
+    one.before("set", 1, lambda: two.repo.protect("main", ["stage"]))
+    with pytest.raises(OutcomeUnknown):  # it read the record before the rule came, and writes after
+        link(one.main, "a", 1)
+    with pytest.raises(BranchProtected):
+        link(one.main, "b", 1)
+
+
+def test_the_commit_that_a_lock_began_with_is_kept(drivers: tuple[Driver, Driver], clock: ManualClock) -> None:
+    first, second = drivers
+    first.main.locks.take("b/", owner="ops")
+    (lock,) = locks_of(first.main._cell.read(first.main.branch_id).branch)
+    for number in range(3):
+        second.main.put("a/1", f"{number}".encode())
+        second.main.commit(f"{number}")
+    for _ in range(4):
+        clock.advance_s(10 * DAY_US / 1_000_000)
+        far = 1 << 62
+        Collector(first.repo._core, Retention(days=0.0), grace_days=0.0, before_us=far, links_before_us=far).run()
+    assert {info.path for info in first.fresh().ref(lock.base).list()} == {"a/1", "b/1"}
+
+
+def test_a_copy_pins_what_it_copies_from(one: Client, two: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    link(two.main, "a", 1)
+    source = two.main.commit("source")
+    other = two.main.create_branch("other")
+    seen: list[Sequence[str]] = []
+    from strandline.repository import branch as module
+
+    attach = module.attach_changes
+
+    def attached(*arguments: Any) -> Any:
+        seen.append([pin.commit for pin in promises.pins(two.main._core.stores, 0)])
+        return attach(*arguments)
+
+    monkeypatch.setattr(module, "attach_changes", attached)
+    one.repo.branch("other").copy("a", "b", ref=one.repo.ref(source.id))
+    assert seen == [[source.id]]
+    assert promises.pins(two.main._core.stores, 0) == []
+    assert other.find("b") is not None
+
+
+def test_a_run_that_died_as_it_began_is_no_copy(drivers: tuple[Driver, Driver]) -> None:
+    first, second = drivers
+
+    def plan(call: str, _partition: bytes, key: bytes) -> Outcome:
+        return Outcome.NOT_DONE if call == "set_if" and key == namespace.KEY else Outcome.DONE
+
+    first.next = plan
+    with pytest.raises(StoreUnavailable):
+        first.repo.gc.run()
+    second.repo.gc.run()
+    first.connect()
+    first.fresh().gc.run()
