@@ -40,8 +40,8 @@ format: setup
 simulate: setup ## random interleavings: SEEDS=n, FIRST=n
 	@$(RUN) $(BIN)/python -m strandline.testing.simulation --seeds $(or $(SEEDS),1000) --first $(or $(FIRST),0)
 
-explore: setup ## every interleaving of two clients, hours of it: OPERATIONS=1x1|2x1|2x2, FAULTS=1, SECONDS=n
-	@$(RUN) $(BIN)/python -m strandline.testing.simulation.exhaustive --operations $(or $(OPERATIONS),2x2) \
+explore: setup ## every interleaving of two clients, hours of it: OF=branch|shard, OPERATIONS=1x1|2x1|2x2, FAULTS=1, SECONDS=n
+	@$(RUN) $(BIN)/python -m strandline.testing.simulation.exhaustive --of $(or $(OF),branch) --operations $(or $(OPERATIONS),2x2) \
 		$(if $(FAULTS),--faults) $(if $(SECONDS),--seconds $(SECONDS))
 
 mutation: ## keep the change in the work tree as a mutation that the simulator must catch: NAME=…, WHY=…

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from strandline.branch.attach import attach_changes
 from strandline.branch.lock_rules import locks_of
 from strandline.errors import BranchProtected, NotAllowed, OutcomeUnknown, StoreUnavailable
 from strandline.kv.memory import MemoryStore
@@ -118,11 +119,9 @@ def test_a_copy_pins_what_it_copies_from(one: Client, two: Client, monkeypatch: 
     seen: list[Sequence[str]] = []
     from strandline.repository import branch as module
 
-    attach = module.attach_changes
-
     def attached(*arguments: Any) -> Any:
         seen.append([pin.commit for pin in promises.pins(two.main._core.stores, 0)])
-        return attach(*arguments)
+        return attach_changes(*arguments)
 
     monkeypatch.setattr(module, "attach_changes", attached)
     one.repo.branch("other").copy("a", "b", ref=one.repo.ref(source.id))

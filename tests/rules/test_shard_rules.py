@@ -14,6 +14,7 @@ from strandline.shards.blob_consensus import BlobConsensus
 from strandline.shards.collection import collect, sweep, write_rollup
 from strandline.shards.commands import Downgrade
 from strandline.shards.compaction import compact_all
+from strandline.shards.contents import contents as split_contents
 from strandline.shards.machine import Machine
 from strandline.shards.state import State
 from strandline.testing.simulation.stores import SharedBlobs
@@ -80,7 +81,7 @@ def test_a_rollup_that_went_while_it_was_looked_for_is_no_damage() -> None:
             stage.blobs.delete_many([key])
         return get(key, *arguments)
 
-    newcomer.machine.place.blobs.get = overtaken  # type: ignore[method-assign]
+    newcomer.machine.place.blobs.get = overtaken  # type: ignore[method-assign, assignment]
     assert held(newcomer.shard, 3) == held(first.shard, 3)
     assert gone
 
@@ -117,7 +118,7 @@ def test_a_snapshot_is_held_before_its_parts_are_looked_up(monkeypatch: pytest.M
     append(process, 0)
     reader = process.shard.reader()
     oldest: list[int | None] = []
-    contents = readers.contents
+    contents = split_contents
 
     def looked_up(*arguments: Any) -> Any:
         oldest.append(reader._oldest())

@@ -7,22 +7,12 @@ import time
 import pytest
 
 from strandline.branch.record import Branch
-from strandline.testing.simulation.exhaustive import (
-    OPERATIONS,
-    START,
-    Access,
-    Event,
-    Fault,
-    depend,
-    explore,
-    faults_of,
-    programs,
-    races,
-    run,
-)
+from strandline.testing.simulation.branch_programs import START, run
+from strandline.testing.simulation.exhaustive import KINDS, programs
+from strandline.testing.simulation.exploring import Access, Event, Fault, Program, depend, explore, faults_of, races
 
-SECONDS = 20.0
-MUST = [
+SECONDS = 12.0
+MUST: list[Program] = [
     (("merge", "put"), ("list",)),
     (("merge", "delete"), ("status",)),
     (("put",), ("list",)),
@@ -31,28 +21,48 @@ MUST = [
     (("rename",), ("put",)),
     (("reset all",), ("sweep",)),
 ]
-"""Programs whose orders seeds by chance never met, or which stand for a rule of their own."""
+"""Programs of a branch whose orders seeds by chance never met, or which stand for a rule of their own."""
 
 
 @pytest.mark.parametrize("program", MUST, ids=str)
 @pytest.mark.parametrize("start", START)
-def test_no_order_of_these_breaks_a_promise(program: tuple[tuple[str, ...], tuple[str, ...]], start: str) -> None:
-    found = explore(program, start)
+def test_no_order_of_these_breaks_a_promise(program: Program, start: str) -> None:
+    found = explore(run, program, start)
     assert found.broken == ""
     assert not found.is_cut
     assert found.runs > 1
 
 
+SHARD_MUST: list[Program] = [
+    (("append",), ("append",)),
+    (("epoch",), ("epoch",)),
+    (("append", "read"), ("merge all",)),
+    (("rollup", "collect"), ("append",)),
+    (("rollup", "collect"), ("hold", "read held")),
+    (("append",), ("sweep",)),
+    (("claim", "move"), ("claim",)),
+]
+
+
+@pytest.mark.parametrize("program", SHARD_MUST, ids=str)
+@pytest.mark.parametrize("start", ["few", "few on objects"])
+def test_no_order_of_these_breaks_a_promise_of_a_shard(program: Program, start: str) -> None:
+    found = explore(KINDS["shard"].run, program, start, max_runs=200)
+    assert found.broken == ""
+
+
 @pytest.mark.timeout(300)
-def test_a_part_of_all_programs_breaks_no_promise() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_all_programs_breaks_no_promise(kind: str) -> None:
     """Each hour another part: the hour decides the order of the programs, and there are as many as time allows."""
-    tasks = [(one, start) for one in programs(1, 1) for start in START]
+    chosen = KINDS[kind]
+    tasks = [(one, start) for one in programs(chosen.operations, 1, 1) for start in chosen.starts]
     at = int(time.time() // 3_600) * 37
     until = time.monotonic() + SECONDS
     broken, count = [], 0
     for number in range(len(tasks)):
         program, start = tasks[(at + number * 61) % len(tasks)]
-        found = explore(program, start, max_runs=400)
+        found = explore(chosen.run, program, start, max_runs=400)
         count += found.runs
         if found.broken:
             broken.append((program, start, found.choices, found.broken))
@@ -64,11 +74,11 @@ def test_a_part_of_all_programs_breaks_no_promise() -> None:
 
 def test_a_part_of_the_faults_breaks_no_promise() -> None:
     program, start = (("put",), ("commit",)), "idle"
-    faults = list(faults_of(program, start))
+    faults = list(faults_of(run, program, start))
     assert {fault.kind for fault in faults} == {"lost", "late", "dies before", "dies after"}
     at = int(time.time() // 3_600)
     for fault in [faults[(at * 7 + number * 5) % len(faults)] for number in range(4)]:
-        found = explore(program, start, fault, max_runs=60)
+        found = explore(run, program, start, fault, max_runs=60)
         assert found.broken == "", found
 
 
@@ -77,7 +87,7 @@ def test_the_hole_that_seeds_never_met_is_met(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         Branch, "only_sealed_since", lambda self, earlier: set(earlier.tokens) <= set(self.tokens), raising=True
     )
-    found = explore((("merge", "put"), ("list",)), "idle")
+    found = explore(run, (("merge", "put"), ("list",)), "idle")
     assert "a read shows what the branch held at an instant" in found.broken
     again = run(found.program, found.start, found.choices)
     assert again.broken
@@ -108,6 +118,7 @@ def test_an_order_is_run_the_other_way_round_only_if_it_matters() -> None:
 
 
 def test_all_classes_of_operations_are_there() -> None:
-    assert len(list(programs(1, 1))) == len(OPERATIONS) * (len(OPERATIONS) + 1) // 2
-    assert len(list(programs(2, 1))) == len(OPERATIONS) ** 3
+    for kind in KINDS.values():
+        assert len(list(programs(kind.operations, 1, 1))) == len(kind.operations) * (len(kind.operations) + 1) // 2
+        assert len(list(programs(kind.operations, 2, 1))) == len(kind.operations) ** 3
     assert Fault(0, 1, "lost") != Fault(1, 1, "lost")

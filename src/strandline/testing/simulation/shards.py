@@ -289,23 +289,26 @@ class Client:
 
     def run(self) -> None:
         for _ in range(self.steps):
-            kind = self.rnd.choice(ROLES[self.role])
-            call = Call(len(self.world.calls), self.name, kind, self.world.scheduler.tick())
-            self.world.calls.append(call)
-            act: Callable[[Call], None] = getattr(self, "_" + kind.replace(" ", "_"))
-            try:
-                act(call)
-                call.status = "ok"
-            except (UpperMismatch, BeforeSince, ReaderExpired, ReaderFenced, ShardTimeout) as error:
-                call.status, call.error = "refused", type(error).__name__
-                self._judge_refusal(call, error)
-            except StoreUnavailable as error:
-                call.status = "refused" if error.happened == "no" else "unknown"
-                call.error = type(error).__name__
-            except Contention as error:
-                call.status, call.error = "refused", type(error).__name__
-            if call.status != "unknown":
-                call.end = self.world.scheduler.tick()
+            self.perform(self.rnd.choice(ROLES[self.role]))
+
+    def perform(self, kind: str) -> None:
+        """Do an operation, and note what became of it."""
+        call = Call(len(self.world.calls), self.name, kind, self.world.scheduler.tick())
+        self.world.calls.append(call)
+        act: Callable[[Call], None] = getattr(self, "_" + kind.replace(" ", "_"))
+        try:
+            act(call)
+            call.status = "ok"
+        except (UpperMismatch, BeforeSince, ReaderExpired, ReaderFenced, ShardTimeout) as error:
+            call.status, call.error = "refused", type(error).__name__
+            self._judge_refusal(call, error)
+        except StoreUnavailable as error:
+            call.status = "refused" if error.happened == "no" else "unknown"
+            call.error = type(error).__name__
+        except Contention as error:
+            call.status, call.error = "refused", type(error).__name__
+        if call.status != "unknown":
+            call.end = self.world.scheduler.tick()
 
     def _judge_refusal(self, call: Call, error: StrandlineError) -> None:
         if isinstance(error, UpperMismatch | ShardTimeout | ReaderFenced):
@@ -508,9 +511,9 @@ def simulate(seed: int) -> Judged:
             for task, error in scheduler.errors:
                 world._break("no error but those of `errors.py` gets out", f"{task.name}: {error!r}")
         if not world.broken:
-            _judge(world)
+            judge(world)
         if not world.broken:
-            _last_look(world)
+            last_look(world)
     for call in world.calls:
         reached[f"operation: {call.kind}"] += 1
         if call.status != "ok":
@@ -521,7 +524,7 @@ def simulate(seed: int) -> Judged:
     return Judged(world.broken, reached, scheduler, world)
 
 
-def _judge(world: World) -> None:
+def judge(world: World) -> None:
     """Appends are there once if they were acknowledged, not at all if refused, at most once else; reads are sums."""
     when: dict[Row, list[Appended]] = {}
     for one in world.appended:
@@ -556,7 +559,7 @@ def _judge(world: World) -> None:
             world._break("epochs are appended in order", f"{sink}: {found_epochs}")
 
 
-def _last_look(world: World) -> None:
+def last_look(world: World) -> None:
     """When all is over: everything that may be read is right, and upkeep leaves what is referred to, nothing else."""
     shard = world.shard("last look", None, [(0, 10**13)])  # so late that all leases are over
     shard.writer().compare_and_append([], (upper := shard.state.upper), upper + 1)
