@@ -15,6 +15,7 @@ from strandline.branch.token_queue import KEY_PREFIX, sweep
 from strandline.errors import (
     BranchGone,
     Conflict,
+    OutcomeUnknown,
     PreconditionFailed,
     StoreUnavailable,
     UncommittedChanges,
@@ -337,15 +338,17 @@ def test_a_conditional_put_notices_a_commit_in_between(one: Client, two: Client)
 
 
 @pytest.mark.parametrize("then", ["nothing", "folded", "committed"])
-@pytest.mark.parametrize("condition", ["create", "match"])
+@pytest.mark.parametrize("condition", ["create", "create above a fold", "match"])
 def test_a_conditional_put_remembers_what_it_replaced_in_a_token_that_was_sealed(
     one: Client, two: Client, condition: str, then: str
 ) -> None:
     """Found by the simulator at seed 2,018,771: what it replaced, a deletion or an object, was forgotten."""
     two.main.put("a", b"committed")
     two.main.commit("a")
-    if condition == "create":
+    if condition.startswith("create"):
         two.main.delete("a")
+        if condition == "create above a fold":
+            two.main.compact(force=True)
         options: dict[str, Any] = {"create": True}
     else:
         options = {"if_match": two.main.put("a", b"staged").checksum}
@@ -360,6 +363,33 @@ def test_a_conditional_put_remembers_what_it_replaced_in_a_token_that_was_sealed
     one.before("set_if", 1, seal_it)
     one.main.put("a", b"mine", **options)
     assert two.main.read("a") == b"mine"
+
+
+@pytest.mark.parametrize("other", ["an attach", "a merge"])
+def test_a_conditional_put_cannot_tell_what_lies_beneath_when_others_put_something_there(
+    one: Client, two: Client, other: str
+) -> None:
+    link(two.main, "x", 1)
+    two.main.commit("x")
+    work = two.main.create_branch("work")
+    link(work, "a", "merged")
+    work.commit("a")
+
+    def seal_it_and_fold() -> None:
+        if other == "an attach":
+            two.main.rename("x", "y")
+        update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+        if other == "a merge":
+            two.main.merge("work", "m")
+        one.before("get", 1, lambda: two.main.compact(force=True))
+
+    one.before("set_if", 1, seal_it_and_fold)
+    with pytest.raises((OutcomeUnknown, PreconditionFailed)) as failed:
+        one.main.put("a", b"mine", create=True)
+    if other == "an attach":
+        assert failed.type is OutcomeUnknown
+    else:
+        assert content(two.main, "a") == "merged"
 
 
 def test_a_conditional_put_that_is_refused_puts_back_what_it_replaced(one: Client, two: Client) -> None:
