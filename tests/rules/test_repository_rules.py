@@ -10,10 +10,11 @@ import pytest
 
 from strandline.branch.attach import attach_changes
 from strandline.branch.lock_rules import locks_of
-from strandline.errors import BranchProtected, NotAllowed, OutcomeUnknown, StoreUnavailable
+from strandline.errors import BranchProtected, NotAllowed, OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.kv.memory import MemoryStore
 from strandline.repository import namespace, promises
 from strandline.repository.garbage import Collector
+from strandline.repository.record import blocked_actions
 from strandline.repository.repository import Repository
 from strandline.repository.retention import DAY_US, Retention
 from strandline.testing.clock import ManualClock
@@ -142,3 +143,68 @@ def test_a_run_that_died_as_it_began_is_no_copy(drivers: tuple[Driver, Driver]) 
     second.repo.gc.run()
     first.connect()
     first.fresh().gc.run()
+
+
+# --- rules that two change at once ------------------------------------------------------------------------------------
+
+
+def test_rules_that_come_while_a_branch_is_made_are_its_rules(drivers: tuple[Driver, Driver]) -> None:
+    first, second = drivers
+    names = (f"new{number}" for number in range(100))
+    made: list[str] = []
+
+    def make() -> None:
+        made.append(next(names))
+        first.main.create_branch(made[-1])
+
+    for _ in at_each_call(first, make, lambda: second.repo.protect("new*", ["stage"])):
+        assert second.repo.protections == () or second.repo.branch(made[-1])._cell.read().branch.blocked == ("stage",)
+        second.repo.unprotect("new*")
+        assert second.repo.branch(made[-1])._cell.read().branch.blocked == ()
+    assert len(made) > 3
+
+
+@pytest.mark.parametrize("is_read_only", [True, False])
+def test_of_two_changes_of_rules_the_later_one_stays_on_the_branches(
+    drivers: tuple[Driver, Driver], is_read_only: bool
+) -> None:
+    first, second = drivers
+    second.repo.set_read_only(not is_read_only)
+    points = 0
+
+    def change() -> None:
+        nonlocal points
+        points += 1
+        second.repo.set_read_only(is_read_only)
+
+    for _ in at_each_call(first, lambda: first.repo.protect("ma*", ["commit"]), change):
+        assert second.main._cell.read().branch.blocked == blocked_actions(second.repo.settings, "main")
+        second.repo.set_read_only(not is_read_only)
+        second.repo.unprotect("ma*")
+    assert points > 3
+
+
+def test_a_maker_that_dies_leaves_no_branch_under_a_lock_that_ended(drivers: tuple[Driver, Driver]) -> None:
+    """It read the lock, the lock was released, and then it swapped."""
+    first, second = drivers
+    second.repo.lock_all(owner="ops").take()
+    released = False
+
+    def plan(call: str, partition: bytes, key: bytes) -> Outcome:
+        nonlocal released
+        if released:
+            return Outcome.NOT_DONE if call == "get" else Outcome.DONE
+        if call == "set_if" and partition.endswith(b"/refs") and key == b"new" and made:
+            released = True
+            second.repo.release_lock()
+        if call == "set_if" and key == b"new":
+            made.append(1)
+        return Outcome.DONE
+
+    made: list[int] = []
+    first.next = plan
+    with pytest.raises(StrandlineError):
+        first.main.create_branch("new")
+    first.connect()
+    assert released
+    second.repo.create_branch("new", exist_ok=True).put("x", b"x")

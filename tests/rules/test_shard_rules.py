@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from strandline.blob.store import BlobInfo
-from strandline.errors import BeforeSince, StoreUnavailable
+from strandline.errors import BeforeSince, StoreUnavailable, StrandlineError, UsageError
+from strandline.shards import collection
 from strandline.shards import reader as readers
+from strandline.shards.batching import BatchingWriter
 from strandline.shards.blob_consensus import BlobConsensus
 from strandline.shards.collection import collect, sweep, write_rollup
 from strandline.shards.commands import Downgrade
@@ -17,8 +20,11 @@ from strandline.shards.compaction import compact_all
 from strandline.shards.contents import contents as split_contents
 from strandline.shards.machine import Machine
 from strandline.shards.state import State
+from strandline.shards.transitions import retire
+from strandline.testing.faults import Outcome
+from strandline.testing.faulty_shards import always_done
 from strandline.testing.simulation.stores import SharedBlobs
-from tests.shards.stage import Process, Stage, held, update
+from tests.shards.stage import NoUpkeep, Process, Stage, held, update
 
 
 def append(process: Process, time: int) -> None:
@@ -193,3 +199,82 @@ def test_what_is_handed_out_is_looked_up_after_the_state_of_a_routed_downgrade(m
     seqno, snapshot = handed_out[1]
     assert asked[0].oldest_lease <= seqno
     snapshot.close()
+
+
+def test_old_rollups_stay_while_the_log_needs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage()
+    process = stage.process()
+    for time in range(3):
+        append(process, time)
+        write_rollup(process.machine)
+        collect(process.machine)
+    process.machine.apply(lambda state, _: retire(state))
+    with monkeypatch.context() as stops:
+        stops.setattr(collection, "collect", lambda machine: None)  # somebody else truncates, and has not come to it
+        collection.bury_shard(process.machine)
+    sweep(stage.process(create=False).machine, after_s=0)
+    assert stage.process(create=False).machine.refreshed().is_tombstone
+
+
+# --- collected batches ------------------------------------------------------------------------------------------------
+
+
+def batches(process: Process) -> BatchingWriter:
+    return BatchingWriter(process.shard, NoUpkeep(), 3_600.0)
+
+
+def test_a_batch_whose_reply_was_lost_is_appended_once() -> None:
+    stage = Stage()
+    process = stage.process()
+    writer = batches(process)
+    writer.add([(("k", 1), 0, 1)])
+    lost: list[str] = []
+
+    def plan(call: str, key: str) -> Outcome:
+        if call == "append" and not lost:
+            lost.append(key)
+            return Outcome.DONE_BUT_LOST
+        return Outcome.NOT_DONE if lost else Outcome.DONE
+
+    process.consensus.faults.plan = plan
+    with pytest.raises(StrandlineError):
+        writer.flush()
+    process.consensus.faults.plan = always_done
+    writer.add([(("later", 2), 0, 1)])
+    writer.flush()
+    found = {row: diff for row, _, diff in stage.process(create=False).shard.snapshot().to_list()}
+    assert found == {("k", 1): 1, ("later", 2): 1}
+    assert writer.flush() is None
+
+
+def test_nothing_is_taken_by_a_writer_of_batches_that_is_closing() -> None:
+    stage = Stage()
+    process = stage.process()
+    writer = batches(process)
+    writer.add([(("k", 1), 0, 1)])
+    outcome: list[str] = []
+
+    class AddsWhenItIsFree:
+        """Another thread gets the lock right after the first one has let go of it."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            self._lock.acquire()
+
+        def __exit__(self, *_error: object) -> None:
+            self._lock.release()
+            if not outcome:
+                outcome.append("asked")
+                try:
+                    writer.add([(("late", 1), 0, 1)])
+                    outcome.append("taken")
+                except UsageError:
+                    outcome.append("refused")
+
+    writer._lock = AddsWhenItIsFree()  # type: ignore[assignment]
+    writer.close()
+    rows = {row for row, _, _ in stage.process(create=False).shard.snapshot().to_list()}
+    assert outcome == ["asked", "refused"]
+    assert rows == {("k", 1)}

@@ -67,6 +67,8 @@ def stage(cell: BranchCell, branch_id: BranchId, pairs: Pairs, write: Write, fre
             raise
         except NotAllowed as error:
             raise (refused_too_late(cell.name, error) if has_written else error) from None
+        except OutcomeUnknown:
+            raise
         except StoreUnavailable as error:
             if not has_written:
                 raise

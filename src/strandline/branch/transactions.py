@@ -234,9 +234,16 @@ def _push_off(stores: Stores, branch_id: BranchId, name: str, writer: Writer) ->
 
 
 def remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
-    """What was written down of a writer when it left the branch record."""
+    """What was written down of a writer when it left the branch record.
+
+    A transaction that was open then is none any more: its driver was told that it is fenced for good, and what it wrote
+    may have been collected. So however the name comes back, it comes back without it.
+    """
     raw = stores.kv.get(stores.records, _writer_key(branch_id, name))
-    return Writer() if raw is None else decode(Writer, raw, f"writer {name!r}")
+    if raw is None:
+        return Writer()
+    writer: Writer = decode(Writer, raw, f"writer {name!r}")
+    return replace(writer, started=writer.committed)
 
 
 def forget(stores: Stores, record: TransactionRecord) -> None:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import Moved, update
+from strandline.branch.cell import Moved
 from strandline.branch.lock_rules import inherit, refuse_locked_ranges, without_locks
 from strandline.branch.ranges import ALL
 from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import Deleted, Lock, RefRecord, Tag, Why, refuse_blocked, with_head
+from strandline.branch.record import Deleted, Lock, RefRecord, Tag, Why, refuse_blocked, seal, with_head
 from strandline.branch.reflog import forget_moves
 from strandline.branch.token_queue import dropped, put_item
 from strandline.branch.transactions import forget_transactions
@@ -116,16 +115,45 @@ def finish_making(core: RepositoryCore, name: str, record: BranchRecord) -> None
     """Give a branch to everyone that is being made, by this process or by one that has died.
 
     What was decided for all branches meanwhile may not have met this one: until it has, it is locked.
+
+    Invariant: the branch is read before the repository's record, and the swap demands what was read. Those who change
+    the rules, or end the lock of a repository, change its record first and then swap every branch that is concerned. So
+    what the branch is given holds at the swap, or they come after it.
     """
-    if record.whole is None or record.whole.id != f"{BEING_MADE}{record.branch_id}":
-        return
-    latest = repository_record(core)[1]
-    lock = latest.lock if latest.lock is not None and latest.lock.state != "releasing" else None
-    update(core.cell(name), record.branch_id, lambda seen: made(with_rules(latest, name, seen), lock))
-    if lock is not None:
-        now = repository_record(core)[1].lock
-        if now is None or now.id != lock.id or now.state == "releasing":  # it may have ended before this branch had it
-            update(core.cell(name), record.branch_id, partial(without_locks, ids=[lock.id]))
+    cell, attempts = core.cell(name), Attempts(core.cell(name), "create branch")
+    while True:
+        attempts.next()
+        seen = cell.read(record.branch_id)
+        if seen.branch.whole is None or seen.branch.whole.id != f"{BEING_MADE}{record.branch_id}":
+            return
+        latest = repository_record(core)[1]
+        lock = latest.lock if latest.lock is not None and latest.lock.state != "releasing" else None
+        try:
+            cell.swap(seen, made(with_rules(latest, name, seen.branch), lock))
+            return
+        except Moved:
+            continue
+
+
+def bring_rules(core: RepositoryCore, name: str, branch: BranchRecord, *, is_concerned: bool) -> None:
+    """Bring the rules of a repository onto a branch, sealed: a writer with an older record in its cache meets them.
+
+    Invariant: as in `finish_making`. A process that brings older rules and is slow loses its swap to this one, which
+    swaps even if the branch shows the right rules already.
+
+    Args:
+        is_concerned: the rules that were changed say something else about this branch than those before.
+    """
+    cell, attempts = core.cell(name), Attempts(core.cell(name), "change of rules")
+    while True:
+        attempts.next()
+        seen = cell.read(branch.branch_id)
+        ruled = with_rules(repository_record(core)[1], name, seen.branch)
+        if ruled == seen.branch and not is_concerned:
+            return
+        with suppress(Moved):
+            cell.swap(seen, seal(ruled, StagingToken(new_id())))
+            is_concerned = False
 
 
 def being_made(branch: BranchRecord, by: str) -> Lock:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
-from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -12,18 +12,18 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from strandline.arguments import checked
-from strandline.branch.cell import update
 from strandline.branch.commits import Commit
 from strandline.branch.locking import OnDirty
 from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import Lock, LockMode, Tag, seal
+from strandline.branch.record import Lock, LockMode, Tag
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
-from strandline.errors import NotAllowed, RefNotFound, UsageError
-from strandline.ids import CommitId, StagingToken, new_id
+from strandline.errors import BranchGone, NotAllowed, RefNotFound, UsageError
+from strandline.ids import CommitId
 from strandline.operations import logged
 from strandline.repository.branch import Branch
 from strandline.repository.branches import (
+    bring_rules,
     create_branch,
     create_tag,
     delete_branch,
@@ -284,12 +284,19 @@ class Repository:
 
         A branch made meanwhile reads the rules again after it was made, so none escapes them.
         """
-        swap_record(self._core, change)
+        before: list[RepositoryRecord] = []
+
+        def noted(record: RepositoryRecord) -> RepositoryRecord:
+            before[:] = [record]
+            return change(record)
+
+        after = swap_record(self._core, noted)
         for name, branch in list_names(self._core, "branch"):
             assert isinstance(branch, BranchRecord)
-            latest = repository_record(self._core)[1]
-            if with_rules(latest, name, branch) != branch:
-                update(self._core.cell(name), branch.branch_id, partial(_with_rules, latest, name))
+            old, new = (with_rules(rules, name, branch) for rules in (before[-1], after))
+            if old != new or new != branch:
+                with suppress(BranchGone, RefNotFound):  # deleted meanwhile
+                    bring_rules(self._core, name, branch, is_concerned=old != new)
 
     @property
     def lock_owners(self) -> LockOwners:
@@ -343,8 +350,3 @@ class Repository:
         if not callable(progress):
             raise UsageError("progress must be a function without arguments.")
         return fsck(self._core, progress, content=content)
-
-
-def _with_rules(settings: RepositoryRecord, name: str, branch: BranchRecord) -> BranchRecord:
-    """A branch record under new rules; sealed, so that a writer with an older record in its cache meets them."""
-    return seal(with_rules(settings, name, branch), StagingToken(new_id()))

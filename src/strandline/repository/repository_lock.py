@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from strandline.arguments import checked
 from strandline.branch.cell import update
-from strandline.branch.lock_rules import Request, inherit
-from strandline.branch.locking import Change, OnDirty, acquire, end_locks
+from strandline.branch.lock_rules import Request, inherit, without_locks
+from strandline.branch.locking import Change, OnDirty, acquire
 from strandline.branch.ranges import ALL
 from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.record import Lock, LockMode
@@ -184,9 +184,14 @@ def release_repository(repository: Repository, id: str | None = None) -> bool:
 
 
 def end_on_branches(repository: Repository, id: str) -> None:
-    """Take the lock of a repository off the branches that have it."""
+    """Take the lock of a repository off the branches that have it.
+
+    A branch that is being made is swapped as well: its maker, who may have read the lock before it ended, looks again.
+    """
     core = repository._core
     for name, record in list_names(core, "branch"):
-        if isinstance(record, BranchRecord) and record.whole is not None and record.whole.id == id:
+        if not isinstance(record, BranchRecord) or record.whole is None:
+            continue
+        if record.whole.id == id or record.whole.id.startswith(BEING_MADE):
             with suppress(RefNotFound):
-                end_locks(core.cell(name), record.branch_id, [id])
+                update(core.cell(name), record.branch_id, lambda seen: without_locks(seen, [id]))

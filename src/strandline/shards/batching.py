@@ -10,6 +10,7 @@ import pyarrow as pa
 from strandline.arguments import checked
 from strandline.errors import StrandlineError, UsageError
 from strandline.forks import survives_forks
+from strandline.ids import new_id
 from strandline.operations import warning
 from strandline.shards.batches import PART_TARGET_BYTES
 from strandline.shards.closing import Closing
@@ -44,6 +45,7 @@ class BatchingWriter(Closing):
         self._lock = threading.Lock()
         self._held: list[pa.Table] = []
         self._held_bytes = 0
+        self._due: tuple[pa.Table, str] | None = None
         self._error: StrandlineError | None = None
 
     def _forked(self) -> None:
@@ -78,20 +80,36 @@ class BatchingWriter(Closing):
             self.flush()
 
     def flush(self) -> int | None:
-        """Append what is held; its time, or None if there was nothing."""
+        """Append what is held; its time, or None if there was nothing.
+
+        Raises:
+            StrandlineError: it may or may not have been appended. It is still held, and a further call appends it once.
+        """
         with self._lock:  # one append at a time: what is added meanwhile waits for the next
-            if not self._held:
-                return None
-            time = self._writer.append_next(pa.concat_tables(self._held))
-            self._held, self._held_bytes = [], 0
-            return time
+            return self._append()
 
     def close(self) -> None:
         """Append what is held, and collect no more."""
-        self.flush()
         with self._lock:
+            self._append()
             self._is_closed = True
         self._writer.close()
+
+    def _append(self) -> int | None:
+        """Append all that is held; the lock is held.
+
+        What an append began with stays together under one token until it is known to be done: a repetition after a lost
+        reply is not done twice, and takes along nothing that came since.
+        """
+        time = None
+        while self._due is not None or self._held:
+            if self._due is None:
+                self._due = pa.concat_tables(self._held), new_id()
+                self._held, self._held_bytes = [], 0
+            table, token = self._due
+            time = self._writer.append_next(table, token=token)
+            self._due = None
+        return time
 
     def _run(self, background: Background) -> None:
         while not background.pause(self._every_s) and not self._is_closed:
