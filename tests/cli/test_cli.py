@@ -349,3 +349,22 @@ def test_progress_and_colours_are_for_terminals_only(lake_cli: Run, tmp_path: Pa
         assert b"\x1b[" in text
         if arguments[0] != "ls":
             assert b"loading" in text
+
+
+def test_options_that_name_a_prefix_take_what_is_below_a_path(lake_cli: Run, tmp_path: Path) -> None:
+    assert lake_cli("repo", "create", "abc")[0] == 0
+    for place in ("d/x", "d2/x"):
+        assert lake_cli("put", str(tmp_path / "a.csv"), f"abc/main/{place}")[0] == 0
+        assert lake_cli("commit", "abc/main", "-m", place)[0] == 0
+    for prefix in ("d", "d/"):
+        _, out, _ = lake_cli("diff", "abc/main~2", "abc/main", "--prefix", prefix)
+        assert "d/x" in out
+        assert "d2/x" not in out
+        _, out, _ = lake_cli("log", "abc/main", "--prefix", prefix, "--json")
+        assert [json.loads(line)["message"] for line in out.splitlines()] == ["d/x"]
+        for place in ("d/y", "d2/y"):
+            assert lake_cli("put", str(tmp_path / "a.csv"), f"abc/main/{place}")[0] == 0
+        assert lake_cli("branch", "reset", "abc/main", "--prefix", prefix)[0] == 0
+        _, out, _ = lake_cli("status", "abc/main")
+        assert "d2/y" in out
+        assert "d/y" not in out.replace("d2/y", "")

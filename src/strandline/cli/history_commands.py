@@ -14,6 +14,7 @@ from strandline.cli.session import (
     LakeOption,
     MessageOption,
     MetaOption,
+    below,
     complete_place,
     metadata_of,
     session,
@@ -77,7 +78,9 @@ def log(
     amount: Annotated[int | None, typer.Option("--amount", "-n", help="At most so many commits.")] = None,
     first_parent: Annotated[bool, typer.Option("--first-parent", help="Do not go into what was merged.")] = False,
     path: Annotated[list[str] | None, typer.Option(help="Only commits that changed this path.")] = None,
-    prefix: Annotated[list[str] | None, typer.Option(help="Only commits that changed something below.")] = None,
+    prefix: Annotated[
+        list[str] | None, typer.Option(help="Only commits that changed something below this path.")
+    ] = None,
     since: Annotated[str | None, typer.Option(help='A time, such as "2 days ago" or 2026-11-01.')] = None,
     until: Annotated[str | None, typer.Option(help="A time.")] = None,
     lake: LakeOption = None,
@@ -89,7 +92,7 @@ def log(
             amount=amount,
             first_parent=first_parent,
             paths=path or (),
-            prefixes=prefix or (),
+            prefixes=[below(one) for one in prefix or ()],
             since=since,
             until=until,
         )
@@ -103,13 +106,13 @@ def log(
 def diff(
     left: RefArgument,
     right: Annotated[str, typer.Argument(help="repository/ref of the same repository")],
-    prefix: Annotated[str, typer.Option(help="Only what is below this prefix.")] = "",
+    prefix: Annotated[str, typer.Option(help="Only what is below this path.")] = "",
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what changes from the commit of one ref to that of another."""
     with session(lake, as_json) as s:
-        s.out.rows(_changes(s.ref(left).diff(s.ref(right), prefix)), CHANGE_COLUMNS, "No differences.")
+        s.out.rows(_changes(s.ref(left).diff(s.ref(right), below(prefix))), CHANGE_COLUMNS, "No differences.")
 
 
 def merge(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.cli.session import JsonOption, LakeOption, below, session
 from strandline.repository.repository import Names
 
 branch_app = typer.Typer(no_args_is_help=True, help="Branches.")
@@ -48,12 +48,13 @@ def delete_branch(branch: str, lake: LakeOption = None, as_json: JsonOption = Fa
 def reset_branch(
     branch: str,
     path: Annotated[str | None, typer.Option(help="Only this path.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Only what is below this prefix.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only what is below this path.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Throw staged changes away."""
     with session(lake, as_json) as s:
+        prefix = None if prefix is None else below(prefix)
         s.branch(branch).reset(path, prefix=prefix)
         what = path or prefix or "everything staged"
         s.out.say(f"Discarded {what} on {branch}.", {"branch": branch, "discarded": what})

@@ -101,6 +101,11 @@ def session(lake: str | None, as_json: bool) -> Iterator[Session]:
         yield Session(opened, out)
 
 
+def below(path: str) -> str:
+    """The prefix of what is below a path: on the command line no option takes `dir` for `dir2/x` as well."""
+    return path if not path or path.endswith("/") else path + "/"
+
+
 def metadata_of(pairs: list[str] | None) -> dict[str, str]:
     metadata = {}
     for pair in pairs or []:
