@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from strandline.errors import ObjectMissing, SchemaMismatch, StorageError, UsageError
+from strandline.errors import Corrupted, ObjectMissing, SchemaMismatch, StorageError, UsageError
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.tables.condition import can_match, must_match
@@ -141,6 +141,23 @@ def test_polars_duckdb_and_pandas_read_the_same(main: Branch, mixed: DataFrame) 
     lines = main.table("lines")
     lines.write(mixed.select("id", "part"), file_format="json")
     assert lines.to_duckdb(where="part = 'p1'").aggregate("count(*)").fetchall() == [(13,)]
+
+
+@pytest.mark.parametrize("file_format", ["json", "csv"])
+@pytest.mark.parametrize("how", ["cut", "longer"])
+def test_spark_reads_no_file_of_another_size(
+    main: Branch, spark: SparkSession, mixed: DataFrame, file_format: str, how: str
+) -> None:
+    table = main.table("t")
+    table.write(mixed.select("id", "part"), file_format=file_format)
+    file = next(iter(table.files())).info
+    blobs, key = main._core.resolver.resolve(file.physical_address)
+    body = blobs.get(key)
+    blobs.put(key, body[: len(body) // 2] if how == "cut" else body + body[-8:])
+    with pytest.raises(Corrupted, match=f"instead of {file.size}"):
+        table.to_spark(spark).count()
+    blobs.put(key, body)
+    assert table.to_spark(spark).count() == 40
 
 
 SLOW_OPENS = """

@@ -28,12 +28,14 @@ from strandline.spark.session import described, held_settings, is_connect, reaso
 from strandline.tables.condition import Condition, refused
 from strandline.tables.layout import in_own_place, is_skipped_by_spark
 from strandline.tables.record import RESERVED_COLUMNS, TableRecord
-from strandline.tables.scan import Pruning, TableFile, vanished
+from strandline.tables.scan import Pruning, TableFile, cut, vanished
 from strandline.tables.table import Table
 
 LISTING_PARALLELISM = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
 LISTING_TASKS = "4"
 """Spark's default makes a task for every file of an explicit list, which takes most of the planning time."""
+CHECKED_BY_SPARK = ("parquet", "orc")
+"""Formats that end with what their readers begin with: Spark notices by itself that a file was cut."""
 TIME_ZONE = "UTC"
 """In which partition folders spell timestamps, whatever the session's zone is."""
 _GLOB = re.compile(r"([\[\]{}*?\\])")
@@ -78,6 +80,8 @@ def scan_files(spark: SparkSession, table: Table, record: TableRecord, files: Se
     if not files:
         return spark.createDataFrame([], schema)
     _refuse_skipped(files)
+    if record.file_format not in CHECKED_BY_SPARK:
+        _refuse_cut(table, files)
     native: dict[str, TableFile] = {}
     moved: list[TableFile] = []
     for file in files:
@@ -110,6 +114,23 @@ def _refuse_skipped(files: Sequence[TableFile]) -> None:
                 f"{file.info.physical_address!r}, and Spark goes by that name.",
                 next="Bring the bytes in with branch.put, which names them safely; or read with to_arrow.",
             )
+
+
+def _refuse_cut(table: Table, files: Sequence[TableFile]) -> None:
+    """Raise if a file has another size than is on record: rows that are missing from a text would not be missed."""
+    core = table.ref._core
+
+    def look(file: TableFile) -> StrandlineError | None:
+        blobs, key = core.resolver.resolve(file.info.physical_address)
+        try:
+            size = blobs.head(key).size
+        except BlobNotFound:
+            return vanished(file, table.describe())
+        return cut(file, table.describe(), size) if size != file.info.size else None
+
+    for error in in_parallel(look, files):
+        if error is not None:
+            raise error
 
 
 def _why(table: Table, files: Sequence[TableFile], error: Exception) -> StrandlineError:
