@@ -1,8 +1,9 @@
 """Whose a storage namespace is: the marker in it, and what the lake has on record of it.
 
 A collector deletes files, so it has to know that nobody else refers to them. The marker names the lake and carries a
-stamp that each collection renews, in the key-value store first and then in the namespace. Whoever copied the key-value
-store has the stamp of the copy, and finds another one in the marker as soon as one of the two has collected.
+stamp that each collection renews, in the key-value store first and then in the namespace. A copy of the
+key-value store has the stamp that it was copied with, and meets another one in the marker once one of the two has
+collected.
 """
 
 from __future__ import annotations

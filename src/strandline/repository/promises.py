@@ -225,7 +225,7 @@ def find_condemned(stores: Stores, run: str) -> tuple[bytes, Condemned] | None:
 
 
 def advance_condemned(stores: Stores, raw: bytes, record: Condemned) -> tuple[bytes, Condemned] | None:
-    """Swap a run's record for the one that follows it. Who loses goes on with what is there.
+    """Swap a run's record for the one that follows it. The loser of a race goes on with what is there.
 
     Invariant: every write of the record is a swap against what was read, so that a late one never brings an ended run
     back, and never says that less is done than is.
@@ -241,9 +241,9 @@ def advance_condemned(stores: Stores, raw: bytes, record: Condemned) -> tuple[by
 def decide(stores: Stores, raw: bytes, record: Condemned) -> tuple[bytes, Condemned] | None:
     """Decide for good what a run deletes: what it has condemned, less what links were announced to.
 
-    Invariant: the links are read after the record was there. Who announces a link later finds its bytes on the list
-    and is refused; who announced one before is in what is read here. The swap makes the first such list the only one:
-    whoever goes on with the run, however late, deletes exactly that, so a link that came since cannot lose its bytes.
+    Invariant: the links are read after the record was there. A linker that announces later finds its bytes on the list
+    and is refused; one that announced before is in what is read here. The swap makes the first such list the only one:
+    a collector that goes on with the run, however late, deletes exactly that: a link that came since keeps its bytes.
 
     Raises:
         BlobNotFound: the list is gone, and so the run has ended.

@@ -91,11 +91,11 @@ def mend(kind: type[msgspec.Struct], raw: bytes) -> tuple[Any, list[str]]:
         _, held = msgspec.msgpack.decode(raw)
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise Unmendable(str(error)) from error
-    told: list[str] = []
-    return _struct(kind, held, kind.__name__, told), told
+    mends: list[str] = []
+    return _struct(kind, held, kind.__name__, mends), mends
 
 
-def _struct(kind: type[msgspec.Struct], held: Any, where: str, told: list[str]) -> Any:
+def _struct(kind: type[msgspec.Struct], held: Any, where: str, mends: list[str]) -> Any:
     names, types = kind.__struct_fields__, typing.get_type_hints(kind, include_extras=True)
     if isinstance(held, list):
         given = dict(zip(names, held, strict=False))
@@ -103,14 +103,14 @@ def _struct(kind: type[msgspec.Struct], held: Any, where: str, told: list[str]) 
         given = {name: held[name] for name in names if name in held}
     else:
         raise Unmendable(f"{where} holds {held!r}")
-    made = {name: _value(types[name], value, f"{where}.{name}", told) for name, value in given.items()}
+    made = {name: _value(types[name], value, f"{where}.{name}", mends) for name, value in given.items()}
     try:
         return kind(**made)
     except TypeError as error:
         raise Unmendable(str(error)) from error
 
 
-def _value(annotation: Any, held: Any, where: str, told: list[str]) -> Any:
+def _value(annotation: Any, held: Any, where: str, mends: list[str]) -> Any:
     try:
         return msgspec.convert(held, annotation)
     except msgspec.ValidationError:
@@ -119,25 +119,25 @@ def _value(annotation: Any, held: Any, where: str, told: list[str]) -> Any:
         annotation = annotation.__supertype__
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
-        return _struct(annotation, held, where, told)
+        return _struct(annotation, held, where, mends)
     if origin is tuple and inner[-1] is Ellipsis and isinstance(held, list):
-        return tuple(_items(inner[0], held, where, told))
+        return tuple(_items(inner[0], held, where, mends))
     if origin is not None and issubclass(origin if isinstance(origin, type) else object, Mapping):
         if not isinstance(held, dict):
-            told.append(f"{where} is {held!r}, which is no map: it is left out")
+            mends.append(f"{where} is {held!r}, which is no map: it is left out")
             return {}
-        return {str(key): _value(inner[1], value, f"{where}[{key!r}]", told) for key, value in held.items()}
+        return {str(key): _value(inner[1], value, f"{where}[{key!r}]", mends) for key, value in held.items()}
     mended = _plain(annotation, inner, held, where)
-    told.append(f"{where} is {held!r}: it becomes {mended!r}")
+    mends.append(f"{where} is {held!r}: it becomes {mended!r}")
     return mended
 
 
-def _items(kind: Any, held: Iterable[Any], where: str, told: list[str]) -> Iterator[Any]:
+def _items(kind: Any, held: Iterable[Any], where: str, mends: list[str]) -> Iterator[Any]:
     for at, one in enumerate(held):
         try:
-            yield _value(kind, one, f"{where}[{at}]", told)
+            yield _value(kind, one, f"{where}[{at}]", mends)
         except Unmendable:
-            told.append(f"{where}[{at}] is {one!r}, which means nothing: it is left out")
+            mends.append(f"{where}[{at}] is {one!r}, which means nothing: it is left out")
 
 
 def _plain(annotation: Any, inner: tuple[Any, ...], held: Any, where: str) -> Any:
@@ -220,21 +220,21 @@ class Repair:
         if is_readable(kind, raw):
             return decode(kind, raw, what)
         try:
-            record, told = mend(kind, raw)
+            record, mends = mend(kind, raw)
         except Unmendable as error:
             self.found.append(Mended(what, (str(error),), is_mended=False))
             return None
-        self._write(partition, key, raw, record, what, told)
+        self._write(partition, key, raw, record, what, mends)
         return record
 
-    def _write(self, partition: bytes, key: bytes, raw: bytes, record: Any, what: str, told: list[str]) -> None:
+    def _write(self, partition: bytes, key: bytes, raw: bytes, record: Any, what: str, mends: list[str]) -> None:
         is_mended = True
         if not self.dry_run:
             try:
                 self.kv.set_if(partition, key, encode(record, version_of(raw)), raw)
             except PredicateFailed:
                 is_mended = False  # somebody changes it: then it can be read
-        self.found.append(Mended(what, tuple(told), is_mended))
+        self.found.append(Mended(what, tuple(mends), is_mended))
 
     def _commits(self, stores: Stores, name: str) -> dict[str, CommitId]:
         """Mend the commits. A commit's id is the hash of its fields, its parents' ids among them, so a mended one has
@@ -258,8 +258,8 @@ class Repair:
                 self.found.append(Mended(what, (str(error),), is_mended=False))
         for id in [id for id in broken if id in children]:
             what = f"commit {id[:12]} of {name!r}"
-            told = (f"commit {children[id][0][:12]} can be read and names it, so it cannot get another id",)
-            self.found.append(Mended(what, told, is_mended=False))
+            mends = (f"commit {children[id][0][:12]} can be read and names it, so it cannot get another id",)
+            self.found.append(Mended(what, mends, is_mended=False))
             del broken[id]
         renamed: dict[str, CommitId] = {}
         waiting = sorted(broken, key=lambda one: broken[one][0].generation)  # parents come before their children
@@ -276,7 +276,7 @@ class Repair:
 
     def _ref(self, stores: Stores, key: bytes, raw: bytes, name: str, renamed: Mapping[str, CommitId]) -> None:
         what = f"{key.decode()!r} of {name!r}"
-        told: list[str] = []
+        mends: list[str] = []
         try:
             record = decode(RefRecord, raw, what)
         except Corrupted:
@@ -285,23 +285,23 @@ class Repair:
                 self.found.append(Mended(what, ("it says neither branch nor tag",), is_mended=False))
                 return
             try:
-                record, told = mend(tag, raw)
+                record, mends = mend(tag, raw)
             except Unmendable as error:
                 self.found.append(Mended(what, (str(error),), is_mended=False))
                 return
         if isinstance(record, Branch):
             self._staged(stores, record, what)
             if record.head in renamed or any(move.after in renamed for move in record.moves):
-                told.append(f"its head is commit {renamed.get(record.head, record.head)[:12]} then")
+                mends.append(f"its head is commit {renamed.get(record.head, record.head)[:12]} then")
                 record = _renamed(record, renamed)
-            if told:
+            if mends:
                 ids = (new_id(), *record.write_ids)[:16]  # so that no swap against the old bytes can follow
                 record = msgspec.structs.replace(record, write_ids=ids)
         elif isinstance(record, Tag) and record.commit in renamed:
-            told.append(f"it names commit {renamed[record.commit][:12]} then")
+            mends.append(f"it names commit {renamed[record.commit][:12]} then")
             record = msgspec.structs.replace(record, commit=renamed[record.commit])
-        if told:
-            self._write(stores.refs, key, raw, record, what, told)
+        if mends:
+            self._write(stores.refs, key, raw, record, what, mends)
 
     def _staged(self, stores: Stores, branch: Branch, what: str) -> None:
         for token in branch.tokens:
@@ -311,17 +311,17 @@ class Repair:
                     continue
                 except Corrupted:
                     pass
-                told: list[str] = []
+                mends: list[str] = []
                 path = f"staged object {key.decode()!r} of {what}"
                 try:
-                    entry = _struct(Entry, msgspec.msgpack.decode(raw), "Entry", told)
+                    entry = _struct(Entry, msgspec.msgpack.decode(raw), "Entry", mends)
                     (value,) = checked_staged([entry])
                 except (Unmendable, FormatError, msgspec.MsgspecError) as error:
                     self.found.append(Mended(path, (str(error),), is_mended=False))
                     continue
                 if not self.dry_run:
                     self.kv.set_if(stores.staging(token), key, value, raw)
-                self.found.append(Mended(path, tuple(told)))
+                self.found.append(Mended(path, tuple(mends)))
 
 
 def _tag_of(raw: bytes) -> type[msgspec.Struct] | None:
