@@ -27,7 +27,7 @@ def link(actor: Actor, kind: str) -> None:
         actor.found.append((found.physical_address, found.checksum))
     if not actor.found:
         return
-    address, checksum = actor.rnd.choice(actor.found)
+    address, checksum = actor.rnd.choice(actor.found[:2] if actor.rnd.random() < 0.5 else actor.found)
     actor.world.scheduler.sleep(actor.rnd.choice((0, 5, 40)))
     branch = actor.branch()
     op = actor.begin(kind, branch.name, branch.branch_id, path=new, address=address)
@@ -51,7 +51,7 @@ def list_and_status(actor: Actor, _kind: str) -> None:
 KINDS.update({"link": link, "list and status": list_and_status})
 ROLES.update(
     {
-        "linker": {"link": 4, "put": 2, "delete": 3, "commit": 0.5, "list committed": 0.5},
+        "linker": {"link": 4, "put": 3, "delete": 3, "commit": 0.5, "list committed": 0.5},
         "lister": {"list and status": 1},
         "putter": {"put": 3, "delete": 1},
         "one who merges": {"merge": 1},
