@@ -255,3 +255,12 @@ def test_a_reset_under_way_meets_a_lock(one: Client, two: Client) -> None:
     with pytest.raises(RangeLocked):
         one.main.reset(prefix="b/")
     assert two.main.read("b/1") == b"1"
+
+
+def test_what_is_remembered_of_a_writer_is_its_published_transaction(drivers: tuple[Driver, Driver]) -> None:
+    main = drivers[0].main
+    stores, branch = main._core.stores, main.branch_id
+    for committed, position in ((3, "old"), (5, "new"), (3, "old")):
+        writer = Writer(started=5, committed=committed, commit=main.id, position=position)
+        transactions._push_off(stores, branch, "nightly", writer)
+    assert transactions.remembered(stores, branch, "nightly").position == "new"

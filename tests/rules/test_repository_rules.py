@@ -12,7 +12,7 @@ from strandline.branch.attach import attach_changes
 from strandline.branch.lock_rules import locks_of
 from strandline.errors import BranchProtected, NotAllowed, OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.kv.memory import MemoryStore
-from strandline.repository import namespace, promises
+from strandline.repository import branches, namespace, promises
 from strandline.repository.garbage import Collector
 from strandline.repository.record import blocked_actions
 from strandline.repository.repository import Repository
@@ -208,3 +208,25 @@ def test_a_maker_that_dies_leaves_no_branch_under_a_lock_that_ended(drivers: tup
     first.connect()
     assert released
     second.repo.create_branch("new", exist_ok=True).put("x", b"x")
+
+
+def test_a_new_branch_that_a_lock_takes_over_has_the_rules(
+    drivers: tuple[Driver, Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rules came after the maker had read them and before its branch was there; then came the lock."""
+    first, second = drivers
+    create_name = branches.create_name
+
+    def overtaken(core: Any, name: str, record: Any) -> bool:
+        if name != "new":
+            return create_name(core, name, record)
+        second.repo.protect("*", ["stage"])
+        made = create_name(core, name, record)
+        second.repo.lock_all(owner="ops").take()
+        return made
+
+    monkeypatch.setattr(branches, "create_name", overtaken)
+    first.main.create_branch("new")
+    second.repo.release_lock()
+    with pytest.raises(BranchProtected):
+        second.repo.branch("new").put("x", b"x")

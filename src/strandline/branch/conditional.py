@@ -24,25 +24,27 @@ HEADS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What a call knew when it wrote its entry to a token.
+    """What a call knew when it wrote to a token.
 
     Attributes:
+        written: what it wrote there: its entry, or what it took that back with.
         held: what the token had at the path; no store knows that any more.
-        found: what the path showed.
+        found: what the path showed without the call.
         branch: the record then.
     """
 
+    written: bytes
     held: bytes | None
     found: Entry | None
     branch: Branch
 
 
 Written = dict[StagingToken, _Before]
-"""The tokens that a call has written its own entry to, oldest first."""
+"""The tokens that a call has written to, oldest first."""
 
 
 class _CannotTell(Exception):
-    """What lay beneath an entry that was folded or committed meanwhile may have changed as well."""
+    """What lay beneath something that was folded or committed meanwhile may have changed as well."""
 
 
 def stage_if(
@@ -73,15 +75,17 @@ def stage_if(
             layers = Layers(cell, commits, seen.branch)
             partition = cell.stores.staging(seen.branch.staging_token)
             held = kv.get(partition, key)
-            found = _without(layers, path, key, value, held, written_to)
+            found, on_top = _without(layers, path, key, held, written_to)
             holds = condition(found)
-            written = value if holds else encode_staged(found if found is not None else TOMBSTONE)
-            if not holds and not written_to:
+            wanted = value if holds else encode_staged(found if found is not None else TOMBSTONE)
+            if holds or on_top not in (None, wanted):
+                kv.set_if(partition, key, wanted, ABSENT if held is None else held)
+                earlier = written_to.get(seen.branch.staging_token)
+                replaced = earlier.held if earlier is not None and held == earlier.written else held
+                written_to[seen.branch.staging_token] = _Before(wanted, replaced, found, seen.branch)
+                attempts.safe = f"It is unknown whether the write is a part of branch {cell.name!r}."
+            elif not written_to:
                 raise _failed(cell.name, path, found)
-            kv.set_if(partition, key, written, ABSENT if held is None else held)
-            if holds and (held != value or seen.branch.staging_token not in written_to):
-                written_to[seen.branch.staging_token] = _Before(held, found, seen.branch)
-            attempts.safe = f"It is unknown whether the write is a part of branch {cell.name!r}."
             if cell.read(branch_id).branch.layers == seen.branch.layers:
                 if holds:
                     return
@@ -103,54 +107,61 @@ def stage_if(
 
 
 def _without(
-    layers: Layers, path: str, key: bytes, mine: bytes, held: bytes | None, written_to: Written
-) -> Entry | None:
-    """What a path would show if my own entry were in no layer.
+    layers: Layers, path: str, key: bytes, held: bytes | None, written_to: Written
+) -> tuple[Entry | None, bytes | None]:
+    """What a path would show without the call, and what the call has written if that is what it shows.
 
     Args:
-        mine: my entry as it is staged.
         held: what the staging token has.
 
     Raises:
-        _CannotTell
+        _CannotTell: what the call wrote was folded or committed, together with changes of others beneath it.
     """
     stores = layers.cell.stores
+    on_top: bytes | None = None
     for token in layers.branch.tokens:
         staged = held if token == layers.branch.staging_token else stores.kv.get(stores.staging(token), key)
-        if staged == mine and token in written_to:
-            staged = written_to[token].held
+        before = written_to.get(token)
+        if before is not None and staged == before.written:
+            on_top = on_top or staged
+            staged = before.held
         if staged is not None:
-            return _shown(staged)
+            return _shown(staged), on_top
     found = layers.trees.find(layers.base, path)
-    before = next((written_to[token] for token in reversed(written_to) if token not in layers.branch.tokens), None)
-    own = decode_staged(mine)
-    assert isinstance(own, Entry)
-    if before is None or found is None or found.physical_address != own.physical_address:
-        return found
+    gone = [before for token, before in written_to.items() if token not in layers.branch.tokens]
+    if not gone or _place(found) != _place(_shown(gone[-1].written)):
+        return found, on_top
     # committed or folded already: what lies beneath it there?
+    before, on_top = gone[-1], on_top or gone[-1].written
     if before.held is not None:
-        return _shown(before.held)
-    if _is_the_same_beneath(layers, path, own, before):
-        return before.found
+        return _shown(before.held), on_top
+    if _is_the_same_beneath(layers, path, before):
+        return before.found, on_top
     raise _CannotTell
 
 
-def _is_the_same_beneath(layers: Layers, path: str, own: Entry, before: _Before) -> bool:
-    """Whether nobody has put anything beneath the entry since it was written.
+def _is_the_same_beneath(layers: Layers, path: str, before: _Before) -> bool:
+    """Whether what a path showed beneath a token is surely what it would show there now.
 
-    Folds and commits keep what a path shows. What changes it beneath tokens is an attach, or a move of the head: then
-    some head on the way shows something that was not there.
+    Commits and compactions keep what a path shows. Attaches and moves of the head need not; nor does a fold that
+    discards what is staged, which looks like a compaction. So the heads since then may show what the call wrote, before
+    that what lay beneath it, and before that what the first head showed, in this order and nothing else.
     """
+    first = _address(layers, before.branch.head, path)
+    was_staged = _place(before.found) != first
     if layers.branch.attaches != before.branch.attaches:
         return False
-    known = {None if entry is None else entry.physical_address for entry in (own, before.found)}
-    known.add(_address(layers, before.branch.head, path))
+    if was_staged and layers.branch.content_epoch != before.branch.content_epoch:
+        return False
+    left = [_place(_shown(before.written)), _place(before.found), first]
     head = layers.branch.head
     for _ in range(HEADS_MAX):
         if head == before.branch.head:
             return True
-        if _address(layers, head, path) not in known:
+        shown = _address(layers, head, path)
+        if shown not in left:
             return False
+        left = left[left.index(shown) :]
         parents = layers.commits.get(head).parents
         if not parents:
             return False
@@ -158,9 +169,12 @@ def _is_the_same_beneath(layers: Layers, path: str, own: Entry, before: _Before)
     return False
 
 
+def _place(entry: Entry | None) -> str | None:
+    return None if entry is None else entry.physical_address
+
+
 def _address(layers: Layers, commit: CommitId, path: str) -> str | None:
-    found = layers.trees.find(layers.commits.tree(commit), path)
-    return None if found is None else found.physical_address
+    return _place(layers.trees.find(layers.commits.tree(commit), path))
 
 
 def _shown(staged: bytes) -> Entry | None:

@@ -223,7 +223,7 @@ def _push_off(stores: Stores, branch_id: BranchId, name: str, writer: Writer) ->
         raw = stores.kv.get(stores.records, key)
         if raw is not None:
             held: Writer = decode(Writer, raw, f"writer {name!r}")
-            if max(held.started, held.committed) >= max(writer.started, writer.committed):
+            if _age(held) >= _age(writer):
                 return
         try:
             stores.kv.set_if(stores.records, key, encode(writer), ABSENT if raw is None else raw)
@@ -233,11 +233,16 @@ def _push_off(stores: Stores, branch_id: BranchId, name: str, writer: Writer) ->
     raise Contention(f"Others kept changing what is remembered of writer {name!r}.", next="Repeat the call.")
 
 
+def _age(writer: Writer) -> tuple[int, int]:
+    """What is newer of two records of a writer: the later transaction, and of the same one the published."""
+    return max(writer.started, writer.committed), writer.committed
+
+
 def remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
     """What was written down of a writer when it left the branch record.
 
-    A transaction that was open then is none any more: its driver was told that it is fenced for good, and what it wrote
-    may have been collected. So however the name comes back, it comes back without it.
+    A transaction that was open then is closed for good: its driver may know that it was fenced, and what it wrote may
+    have been collected. So however the name comes back, it comes back without the transaction.
     """
     raw = stores.kv.get(stores.records, _writer_key(branch_id, name))
     if raw is None:

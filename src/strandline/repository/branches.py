@@ -120,6 +120,8 @@ def finish_making(core: RepositoryCore, name: str, record: BranchRecord) -> None
     the rules, or end the lock of a repository, change its record first and then swap every branch that is concerned. So
     what the branch is given holds at the swap, or they come after it.
     """
+    if record.whole is None or record.whole.id != f"{BEING_MADE}{record.branch_id}":
+        return
     cell, attempts = core.cell(name), Attempts(core.cell(name), "create branch")
     while True:
         attempts.next()
@@ -130,9 +132,11 @@ def finish_making(core: RepositoryCore, name: str, record: BranchRecord) -> None
         lock = latest.lock if latest.lock is not None and latest.lock.state != "releasing" else None
         try:
             cell.swap(seen, made(with_rules(latest, name, seen.branch), lock))
-            return
         except Moved:
             continue
+        # rules that were changed and changed back meanwhile may have left the branch alone
+        bring_rules(core, name, record, is_concerned=False)
+        return
 
 
 def bring_rules(core: RepositoryCore, name: str, branch: BranchRecord, *, is_concerned: bool) -> None:

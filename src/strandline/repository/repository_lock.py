@@ -18,7 +18,7 @@ from strandline.branch.record import Lock, LockMode
 from strandline.errors import LockLost, LockRejected, RefNotFound, StrandlineError
 from strandline.ids import new_id
 from strandline.operations import logged
-from strandline.repository.branches import BEING_MADE, list_names, repository_record
+from strandline.repository.branches import BEING_MADE, list_names, repository_record, with_rules
 from strandline.repository.lock_owners import demand_owner, swap_record
 from strandline.repository.locks import check_mode
 from strandline.repository.record import RepositoryRecord
@@ -126,7 +126,10 @@ class RepositoryLock:
     def _take_branch(self, name: str, lock: Lock) -> None:
         def take_over(record: BranchRecord) -> BranchRecord:
             is_new = record.whole is not None and record.whole.id.startswith(BEING_MADE)
-            return inherit(record, lock) if is_new else record
+            if not is_new:
+                return record
+            # the rules as well, read after the branch: its maker, if it lives, finds it made and leaves it alone
+            return inherit(with_rules(repository_record(self._core)[1], name, record), lock)
 
         cell = self._core.cell(name)
         seen = cell.read().branch

@@ -83,7 +83,8 @@ class BatchingWriter(Closing):
         """Append what is held; its time, or None if there was nothing.
 
         Raises:
-            StrandlineError: it may or may not have been appended. It is still held, and a further call appends it once.
+            StrandlineError: it may or may not have been appended. It is still held, and a further call appends it once;
+                except if another process appended under the same name meanwhile, or an unnamed writer's lease ended.
         """
         with self._lock:  # one append at a time: what is added meanwhile waits for the next
             return self._append()

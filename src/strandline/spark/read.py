@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
-from strandline.blob import BlobNotFound, BlobStore
-from strandline.errors import StorageError, StrandlineError, UsageError
+from strandline.blob import BlobNotFound, BlobStore, is_absolute
+from strandline.errors import InvalidSettings, StorageError, StoreUnavailable, StrandlineError, UsageError
 from strandline.repository.core import RepositoryCore
 from strandline.repository.parallel import in_parallel
 from strandline.repository.physical import PHYSICAL_ROOT
@@ -36,6 +36,8 @@ LISTING_TASKS = "4"
 """Spark's default makes a task for every file of an explicit list, which takes most of the planning time."""
 CHECKED_BY_SPARK = ("parquet", "orc")
 """Formats that end with what their readers begin with: Spark notices by itself that a file was cut."""
+LIST_FROM_FILES = 20
+"""So many files of a folder are looked up by listing it."""
 TIME_ZONE = "UTC"
 """In which partition folders spell timestamps, whatever the session's zone is."""
 _GLOB = re.compile(r"([\[\]{}*?\\])")
@@ -117,18 +119,46 @@ def _refuse_skipped(files: Sequence[TableFile]) -> None:
 
 
 def _refuse_cut(table: Table, files: Sequence[TableFile]) -> None:
-    """Raise if a file has another size than is on record: rows that are missing from a text would not be missed."""
+    """Raise if a file has another size than is on record: rows that are missing from a text would not be missed.
+
+    A request for each file, or one for a folder that holds many of them. Imported files that this process cannot reach,
+    as only Spark's workers have the keys, are left to Spark.
+    """
     core = table.ref._core
+    folders: dict[tuple[str, bool], list[TableFile]] = {}
+    for file in files:
+        address = file.info.physical_address
+        folders.setdefault((address.rpartition("/")[0], is_absolute(address)), []).append(file)
+    looks = [
+        (held[at : at + 1] if len(held) < LIST_FROM_FILES else held)
+        for held in folders.values()
+        for at in range(len(held) if len(held) < LIST_FROM_FILES else 1)
+    ]
 
-    def look(file: TableFile) -> StrandlineError | None:
-        blobs, key = core.resolver.resolve(file.info.physical_address)
+    def look(some: Sequence[TableFile]) -> StrandlineError | None:
+        address = some[0].info.physical_address
         try:
-            size = blobs.head(key).size
+            blobs, key = core.resolver.resolve(address)
+            if len(some) == 1:
+                sizes = {key: blobs.head(key).size}
+            else:
+                pages = blobs.list_pages(key.rpartition("/")[0] + "/")
+                sizes = {info.key: info.size for page in pages for info in page}
         except BlobNotFound:
-            return vanished(file, table.describe())
-        return cut(file, table.describe(), size) if size != file.info.size else None
+            sizes = {}
+        except (StoreUnavailable, InvalidSettings):
+            if is_absolute(address):
+                return None
+            raise
+        for file in some:
+            found = sizes.get(core.resolver.resolve(file.info.physical_address)[1])
+            if found is None:
+                return vanished(file, table.describe())
+            if found != file.info.size:
+                return cut(file, table.describe(), found)
+        return None
 
-    for error in in_parallel(look, files):
+    for error in in_parallel(look, looks):
         if error is not None:
             raise error
 

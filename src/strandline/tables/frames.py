@@ -35,7 +35,13 @@ def arrow_schema(record: TableRecord) -> pa.Schema:
     return pa.schema([pa.field(field["name"], arrow_type(field["type"], field["name"])) for field in record.fields])
 
 
-def dataset_of(core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: Describe) -> ds.Dataset:
+def dataset_of(
+    core: RepositoryCore,
+    record: TableRecord,
+    files: Sequence[TableFile],
+    place: Describe,
+    kind: type[ds.FileSystemDataset] = ds.FileSystemDataset,
+) -> ds.Dataset:
     """The files as one dataset with the columns of the record.
 
     Raises:
@@ -58,7 +64,7 @@ def dataset_of(core: RepositoryCore, record: TableRecord, files: Sequence[TableF
             if record.file_format == "parquet" and is_absolute(file.info.physical_address):
                 _refuse_other_case(fragment, schema, file)
             fragments.append(fragment)
-    return _Dataset(fragments, schema, file_format, source)
+    return kind(fragments, schema, file_format, source)
 
 
 def _refuse_other_case(fragment: Any, schema: pa.Schema, file: TableFile) -> None:
@@ -145,8 +151,8 @@ class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
     move = copy_file = open_output_stream = open_append_stream = _refuse
 
 
-class _Dataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
-    """A dataset whose scans may be read as a stream: see `_Scan`."""
+class _Streamed(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
+    """A dataset for DuckDB, which reads scans as streams: see `_Scan`."""
 
     def scanner(self, *arguments: Any, **options: Any) -> _Scan:
         return _Scan(super().scanner(*arguments, **options))
@@ -313,5 +319,5 @@ def source_of(
     """The matching rows as something that can be read more than once: a dataset; of JSON lines, a table in memory."""
     if record.file_format == "json":
         return rows_of(core, record, files, place, condition, None).read_all()
-    dataset = dataset_of(core, record, files, place)
+    dataset = dataset_of(core, record, files, place, _Streamed)
     return dataset if condition is None else dataset.filter(_filter(condition))

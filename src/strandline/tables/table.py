@@ -191,7 +191,11 @@ class Table:
         return frame
 
     def dataset(self) -> ds.Dataset:
-        """The table as a PyArrow dataset: filters and column choices given to it reach the files."""
+        """The table as a PyArrow dataset: filters and column choices given to it reach the files.
+
+        For streams take `to_arrow`, and for DuckDB `to_duckdb`: PyArrow's own `scanner().to_reader()` (26.0) can stand
+        still for ever with files that are opened in Python.
+        """
         record = self.record
         found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self.describe)
         return found

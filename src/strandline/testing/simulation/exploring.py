@@ -3,6 +3,9 @@
 Dynamic partial-order reduction after Flanagan and Godefroid (POPL 2005): a run is judged for races, pairs of dependent
 calls of different clients that nothing else orders, and each race is run the other way round as well. Sleep sets after
 Godefroid (1996): what was tried first at a step is not tried again after others until a call that it depends on.
+
+The moments when operations begin and end are no calls: an operation that is answered from a cache is judged at one
+place among the calls of the other client, not at all of them. Seeds do that.
 """
 
 from __future__ import annotations
@@ -54,7 +57,14 @@ class Fault:
 
 @dataclass(slots=True)
 class Event:
-    """A step of a run: whose it was, what it touched, who could have gone and to touch what, and who was asleep."""
+    """A step of a run.
+
+    Attributes:
+        who: the client.
+        access: what its call touched.
+        enabled: the clients that could have gone, and what their calls would have touched.
+        asleep: those of them whose call was tried here before.
+    """
 
     who: int
     access: Access
@@ -100,13 +110,13 @@ class Exploring(Scheduler):
             if not enabled:
                 break
             at = len(self.events)
-            is_told = at < len(self.choices)
-            if not is_told:
+            is_given = at < len(self.choices)
+            if not is_given:
                 enabled = tuple(who for who in enabled if who not in self.asleep)
                 if not enabled:
                     self._give_up()
                     break
-            who = self.choices[at] if is_told else (last if last in enabled else enabled[0])
+            who = self.choices[at] if is_given else (last if last in enabled else enabled[0])
             last = who
             asleep = dict(self.asleep) if at >= len(self.choices) - 1 else {}
             self.events.append(Event(who, self.pending[who], dict(self.pending), asleep))

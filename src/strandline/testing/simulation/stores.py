@@ -239,8 +239,8 @@ class SimulatedObjects(SimulatedBlobs):
         try:
             _write(self.scheduler, "swap" if mode == "create" else "set", (key,), partial(self._put, key, body, mode))
         except StoreUnavailable:
-            mine = self.scheduler.trace[-1].fate is Fate.LOST and self.shared.blobs.get(key) is body
-            if mode == "create" and mine and self.scheduler.random.random() < REPEATED:
+            is_there = self.shared.blobs.get(key) is body
+            if mode == "create" and is_there and self.scheduler.random.random() < REPEATED:
                 raise BlobExists(key) from None
             raise
 
