@@ -482,6 +482,26 @@ def test_a_conditional_put_cannot_tell_what_lies_beneath_when_others_put_somethi
         assert content(two.main, "a") == "merged"
 
 
+def test_a_conditional_put_that_was_committed_as_it_was_taken_back_is_not_refused_for_sure(
+    one: Client, two: Client
+) -> None:
+    """Found by the simulator at seed 5,009,983: what took it back went to a token that a commit had dropped."""
+    work = two.main.create_branch("work")
+    link(work, "p", "merged")
+    work.commit("p")
+
+    def merged_and_sealed() -> None:
+        two.main.merge("work", "m")
+        seal_here(two)
+        one.before("set_if", 1, lambda: two.main.commit("mine, too"))
+
+    one.before("set_if", 1, merged_and_sealed)
+    with pytest.raises((OutcomeUnknown, PreconditionFailed)) as failed:
+        one.main.put("p", b"mine", create=True)
+    if failed.type is PreconditionFailed:
+        assert content(two.main, "p") == "merged"
+
+
 def test_a_conditional_put_that_is_refused_puts_back_what_it_replaced(one: Client, two: Client) -> None:
     staged = two.main.put("a", b"staged")
 

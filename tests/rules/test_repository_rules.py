@@ -79,8 +79,8 @@ def test_a_branch_that_was_deleted_meanwhile_does_not_stay_the_default(
     other = two.main.create_branch("other")
     change = Repository._change
 
-    def deleted_then(self: Repository, *arguments: Any) -> None:
-        change(self, *arguments)
+    def deleted_then(self: Repository, *arguments: Any, **options: Any) -> None:
+        change(self, *arguments, **options)
         monkeypatch.setattr(Repository, "_change", change)
         stores = other._core.stores  # a deletion that had looked at the settings before
         stores.kv.delete(stores.refs, b"other")

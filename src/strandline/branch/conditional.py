@@ -129,10 +129,12 @@ def _without(
             return _shown(staged), on_top
     found = layers.trees.find(layers.base, path)
     gone = [before for token, before in written_to.items() if token not in layers.branch.tokens]
-    if not gone or _place(found) != _place(_shown(gone[-1].written)):
+    # not the last one for sure: its token may have been dropped before it was written to
+    shown = next((before for before in reversed(gone) if _place(_shown(before.written)) == _place(found)), None)
+    if shown is None:
         return found, on_top
     # committed or folded already: what lies beneath it there?
-    before, on_top = gone[-1], on_top or gone[-1].written
+    before, on_top = shown, on_top or shown.written
     if before.held is not None:
         return _shown(before.held), on_top
     if _is_the_same_beneath(layers, path, before):

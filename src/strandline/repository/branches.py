@@ -132,11 +132,9 @@ def finish_making(core: RepositoryCore, name: str, record: BranchRecord) -> None
         lock = latest.lock if latest.lock is not None and latest.lock.state != "releasing" else None
         try:
             cell.swap(seen, made(with_rules(latest, name, seen.branch), lock))
+            return
         except Moved:
             continue
-        # rules that were changed and changed back meanwhile may have left the branch alone
-        bring_rules(core, name, record, is_concerned=False)
-        return
 
 
 def bring_rules(core: RepositoryCore, name: str, branch: BranchRecord, *, is_concerned: bool) -> None:

@@ -250,14 +250,15 @@ class Repository:
                 raise UsageError(f"A repository has at most {MAX_PROTECTIONS} protections.", next="Use wider patterns.")
             return replace(record, protections=(*others, rule))
 
-        self._change(change)
+        self._change(change, is_about_rules=True)
 
     def unprotect(self, pattern: str) -> None:
         """Remove the protection that was made with this very pattern."""
         self._change(
             lambda record: replace(
                 record, protections=tuple(rule for rule in record.protections if rule.pattern != pattern)
-            )
+            ),
+            is_about_rules=True,
         )
 
     @property
@@ -266,7 +267,7 @@ class Repository:
 
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change of every branch and tag, or allow them again."""
-        self._change(lambda record: replace(record, read_only=read_only))
+        self._change(lambda record: replace(record, read_only=read_only), is_about_rules=True)
 
     def set_default_branch(self, name: str) -> None:
         """Make a branch the one that new branches start from; it cannot be deleted while it is."""
@@ -279,10 +280,11 @@ class Repository:
             self._change(lambda record: replace(record, default_branch=before))
             raise NotAllowed(f"Branch {name!r} was deleted meanwhile.", safe=f"The default is {before!r}.") from None
 
-    def _change(self, change: Callable[[RepositoryRecord], RepositoryRecord]) -> None:
+    def _change(self, change: Callable[[RepositoryRecord], RepositoryRecord], *, is_about_rules: bool = False) -> None:
         """Swap the repository's record, then bring the new rules onto every branch record.
 
-        A branch made meanwhile reads the rules again after it was made, so none escapes them.
+        A change of rules that changes nothing may be the repetition of one whose process died before it had come to all
+        branches: then it concerns them all.
         """
         before: list[RepositoryRecord] = []
 
@@ -294,9 +296,10 @@ class Repository:
         for name, branch in list_names(self._core, "branch"):
             assert isinstance(branch, BranchRecord)
             old, new = (with_rules(rules, name, branch) for rules in (before[-1], after))
-            if old != new or new != branch:
+            is_concerned = old != new or (is_about_rules and before[-1] == after)
+            if is_concerned or new != branch:
                 with suppress(BranchGone, RefNotFound):  # deleted meanwhile
-                    bring_rules(self._core, name, branch, is_concerned=old != new)
+                    bring_rules(self._core, name, branch, is_concerned=is_concerned)
 
     @property
     def lock_owners(self) -> LockOwners:
