@@ -27,13 +27,13 @@ class _Before:
     """What a call knew when it wrote to a token.
 
     Attributes:
-        written: what it wrote there: its entry, or what it took that back with.
+        written: what it wrote there, newest first: its entry, what it took that back with. A commit may hold any of it.
         held: what the token had at the path; no store knows that any more.
         found: what the path showed without the call.
         branch: the record then.
     """
 
-    written: bytes
+    written: tuple[bytes, ...]
     held: bytes | None
     found: Entry | None
     branch: Branch
@@ -81,8 +81,9 @@ def stage_if(
             if holds or on_top not in (None, wanted):
                 kv.set_if(partition, key, wanted, ABSENT if held is None else held)
                 earlier = written_to.get(seen.branch.staging_token)
-                replaced = earlier.held if earlier is not None and held == earlier.written else held
-                written_to[seen.branch.staging_token] = _Before(wanted, replaced, found, seen.branch)
+                mine = () if earlier is None else earlier.written
+                replaced = earlier.held if earlier is not None and held in mine else held
+                written_to[seen.branch.staging_token] = _Before((wanted, *mine), replaced, found, seen.branch)
                 attempts.safe = f"It is unknown whether the write is a part of branch {cell.name!r}."
             elif not written_to:
                 raise _failed(cell.name, path, found)
@@ -122,7 +123,7 @@ def _without(
     for token in layers.branch.tokens:
         staged = held if token == layers.branch.staging_token else stores.kv.get(stores.staging(token), key)
         before = written_to.get(token)
-        if before is not None and staged == before.written:
+        if before is not None and staged in before.written:
             on_top = on_top or staged
             staged = before.held
         if staged is not None:
@@ -130,11 +131,12 @@ def _without(
     found = layers.trees.find(layers.base, path)
     gone = [before for token, before in written_to.items() if token not in layers.branch.tokens]
     # not the last one for sure: its token may have been dropped before it was written to
-    shown = next((before for before in reversed(gone) if _place(_shown(before.written)) == _place(found)), None)
-    if shown is None:
+    shown = ((one, mine) for one in reversed(gone) for mine in one.written if _place(_shown(mine)) == _place(found))
+    before, mine = next(shown, (None, b""))
+    if before is None:
         return found, on_top
     # committed or folded already: what lies beneath it there?
-    before, on_top = shown, on_top or shown.written
+    on_top = on_top or mine
     if before.held is not None:
         return _shown(before.held), on_top
     if _is_the_same_beneath(layers, path, before):
@@ -155,7 +157,7 @@ def _is_the_same_beneath(layers: Layers, path: str, before: _Before) -> bool:
         return False
     if was_staged and layers.branch.content_epoch != before.branch.content_epoch:
         return False
-    left = [_place(_shown(before.written)), _place(before.found), first]
+    left = [*(_place(_shown(mine)) for mine in before.written), _place(before.found), first]
     head = layers.branch.head
     for _ in range(HEADS_MAX):
         if head == before.branch.head:
