@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -10,9 +10,7 @@ from strandline.errors import LockLost, LockRejected, RangeLocked, StrandlineErr
 from strandline.repository.locks import Take
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.transactions.drivers import Driver
-
-MAX_POINTS = 300
+from tests.transactions.drivers import Driver, at_each_call
 
 
 @pytest.fixture(autouse=True)
@@ -21,29 +19,6 @@ def _owners(first: Driver) -> None:
     first.main.commit("content")
     for owner in ("ops", "load"):
         first.repo.lock_owners.register(owner, "a test")
-
-
-def at_each_call(driver: Driver, act: Callable[[], object], other: Callable[[], object]) -> Iterator[int]:
-    """Run `act` again and again, with `other` right before its next call each time, until it makes no more."""
-    for point in range(MAX_POINTS):
-        left = point
-
-        def plan(_call: str, _partition: bytes, _key: bytes) -> Outcome:
-            nonlocal left
-            left -= 1
-            if left == -1:
-                other()
-            return Outcome.DONE
-
-        driver.next = plan
-        try:
-            act()
-        finally:
-            driver.connect()
-        yield point
-        if left >= 0:
-            return
-    pytest.fail(f"it makes more than {MAX_POINTS} calls")
 
 
 def quietly(act: Callable[[], object]) -> None:

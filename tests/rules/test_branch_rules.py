@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,49 +24,20 @@ from strandline.errors import (
     TransactionClosed,
 )
 from strandline.ids import CommitId, StagingToken, new_id
-from strandline.kv.memory import MemoryStore
-from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from tests.branch.clients import Client, link
 from tests.transactions.drivers import Driver
-
-MAX_POINTS = 60
-
-
-@pytest.fixture
-def drivers(tmp_path: Path, clock: ManualClock) -> tuple[Driver, Driver]:
-    kv = MemoryStore()
-    first = Driver(kv, tmp_path / "blobs", clock, create=True)
-    first.main.put_many({"a/1": b"1", "b/1": b"1"})
-    first.main.commit("content")
-    for owner in ("ops", "load"):
-        first.repo.lock_owners.register(owner, "a test")
-    return first, Driver(kv, tmp_path / "blobs", clock)
+from tests.transactions.drivers import at_each_call as each_call
 
 
 def at_each_call(driver: Driver, act: Callable[[], object], other: Callable[[], object]) -> Iterator[int]:
-    """Run `act` again and again, with `other` right before its next call each time, until it makes no more."""
-    for point in range(MAX_POINTS):
-        left = point
+    """As `each_call`; at some of the points `act` is refused."""
 
-        def plan(_call: str, _partition: bytes, _key: bytes) -> Outcome:
-            nonlocal left
-            left -= 1
-            if left == -1:
-                other()
-            return Outcome.DONE
-
-        driver.next = plan
-        try:
+    def perhaps() -> None:
+        with suppress(StrandlineError):
             act()
-        except StrandlineError:
-            pass
-        finally:
-            driver.connect()
-        yield point
-        if left >= 0:
-            return
-    pytest.fail(f"it makes more than {MAX_POINTS} calls")
+
+    return each_call(driver, perhaps, other)
 
 
 # --- locks ------------------------------------------------------------------------------------------------------------
@@ -227,7 +199,7 @@ def test_a_forgotten_transaction_takes_no_other_ones_token_along(drivers: tuple[
 def test_a_writer_that_was_pushed_off_comes_back_without_its_transaction(
     drivers: tuple[Driver, Driver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its driver was told that nothing of it ever will be published."""
+    """The error of its commit said that nothing of it would ever be published."""
     main = drivers[0].main
     job = main.transaction("nightly", "job").begin()
     job.put("job", b"1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ import pytest
 from strandline.branch.attach import attach_changes
 from strandline.branch.lock_rules import locks_of
 from strandline.errors import BranchProtected, NotAllowed, OutcomeUnknown, StoreUnavailable, StrandlineError
-from strandline.kv.memory import MemoryStore
 from strandline.repository import branches, namespace, promises
 from strandline.repository.garbage import Collector
 from strandline.repository.record import blocked_actions
@@ -22,16 +20,6 @@ from strandline.testing.faults import Outcome
 from tests.branch.clients import Client, link
 from tests.rules.test_branch_rules import at_each_call
 from tests.transactions.drivers import Driver
-
-
-@pytest.fixture
-def drivers(tmp_path: Path, clock: ManualClock) -> tuple[Driver, Driver]:
-    kv = MemoryStore()
-    first = Driver(kv, tmp_path / "blobs", clock, create=True)
-    first.main.put_many({"a/1": b"1", "b/1": b"1"})
-    first.main.commit("content")
-    first.repo.lock_owners.register("ops", "a test")
-    return first, Driver(kv, tmp_path / "blobs", clock)
 
 
 def test_a_branch_made_while_a_repository_is_being_freed_is_free(drivers: tuple[Driver, Driver]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from strandline import lake as lake_module
 from strandline.kv.store import Store
@@ -13,6 +15,8 @@ from strandline.repository.repository import Repository
 from strandline.settings import Settings
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import FaultyStore, Outcome
+
+MAX_POINTS = 300
 
 
 class Driver:
@@ -65,3 +69,26 @@ class Driver:
             return Outcome.DONE
 
         self.next = plan
+
+
+def at_each_call(driver: Driver, act: Callable[[], object], other: Callable[[], object]) -> Iterator[int]:
+    """Run `act` again and again, with `other` right before its next call each time, until it makes no more."""
+    for point in range(MAX_POINTS):
+        left = point
+
+        def plan(_call: str, _partition: bytes, _key: bytes) -> Outcome:
+            nonlocal left
+            left -= 1
+            if left == -1:
+                other()
+            return Outcome.DONE
+
+        driver.next = plan
+        try:
+            act()
+        finally:
+            driver.connect()
+        yield point
+        if left >= 0:
+            return
+    pytest.fail(f"it makes more than {MAX_POINTS} calls")

@@ -124,7 +124,7 @@ def _value(annotation: Any, held: Any, where: str, mends: list[str]) -> Any:
         return tuple(_items(inner[0], held, where, mends))
     if origin is not None and issubclass(origin if isinstance(origin, type) else object, Mapping):
         if not isinstance(held, dict):
-            mends.append(f"{where} is {held!r}, which is no map: it is left out")
+            mends.append(f"{where} is {held!r}, instead of a map: it is left out")
             return {}
         return {str(key): _value(inner[1], value, f"{where}[{key!r}]", mends) for key, value in held.items()}
     mended = _plain(annotation, inner, held, where)

@@ -66,7 +66,7 @@ class BlobConsensus(Consensus):
             begin = self._begin(key)
         except StoreUnavailable as error:  # the look was in vain; the record may be in the log all the same
             self._forget(key)
-            raise StoreUnavailable(f"It cannot be told whether record {seqno} is new.", happened="unknown") from error
+            raise StoreUnavailable(f"Record {seqno} was written, and not confirmed.", happened="unknown") from error
         if begin > seqno:
             self._forget(key)
             raise StoreUnavailable(f"The log {key!r} was truncated beyond record {seqno}.", happened="unknown")

@@ -177,7 +177,7 @@ class _NoUpkeep:
 
 
 def prepared(scheduler: Scheduler, start: str) -> World:
-    """main with two commits, work with one beside the first; what happened until then is no part of the history.
+    """main with two commits, work with one beside the first; the history begins after that.
 
     The oracle takes what the first head held for what was there: so what is staged comes as operations that are done.
     """

@@ -4,7 +4,7 @@ Dynamic partial-order reduction after Flanagan and Godefroid (POPL 2005): a run 
 calls of different clients that nothing else orders, and each race is run the other way round as well. Sleep sets after
 Godefroid (1996): what was tried first at a step is not tried again after others until a call that it depends on.
 
-The moments when operations begin and end are no calls: an operation that is answered from a cache is judged at one
+Operations begin and end without a call: an operation that is answered from a cache is judged at one
 place among the calls of the other client, not at all of them. Seeds do that.
 """
 
@@ -308,7 +308,7 @@ class _Node:
 
     @property
     def asleep_now(self) -> dict[int, Access]:
-        """Who need not go after the step: those that were asleep, and those that went here before."""
+        """The clients that need not go after the step: those asleep before it, and those that went here before."""
         return self.asleep | {who: self.enabled[who] for who in self.done if who != self.who}
 
 
