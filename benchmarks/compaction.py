@@ -6,7 +6,7 @@ import statistics
 
 from benchmarks.harness import Result, entries, fill, repository, result, seconds, setting
 from strandline.branch.cell import update
-from strandline.branch.record import seal
+from strandline.branch.rules.record import seal
 from strandline.ids import StagingToken, new_id
 from strandline.repository.branch import Branch
 

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 import strandline
 from benchmarks.harness import Result, folder, result, seconds, setting
+from strandline.parallel import in_parallel
 from strandline.repository.branch import Branch
-from strandline.repository.parallel import in_parallel
-from strandline.repository.transaction import Transaction
+from strandline.repository.transactions.transaction import Transaction
 from strandline.tables.columns import Kind
 from strandline.tables.statistics import encode_statistics, parquet_statistics
 from strandline.tree.rows import Entry

@@ -20,7 +20,7 @@ from strandline.kv import open_store
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
-from strandline.repository.record import PARTITION, RepositoryRecord
+from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.repository.repository import Repository
 
 

@@ -157,7 +157,9 @@ def test_an_upgrade_and_a_writer_do_not_lose_each_others_changes(tmp_path: Path)
             return swap(cell, *arguments)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("strandline.repository.upgrade.BranchCell", type("Cell", (BranchCell,), {"swap": first}))
+            patch.setattr(
+                "strandline.repository.upkeep.upgrade.BranchCell", type("Cell", (BranchCell,), {"swap": first})
+            )
             lake.upgrade()
         assert lake.repository("golden").branch("main").commit_info.message == "meanwhile"
         assert not any(lake.upgrade().written.values())

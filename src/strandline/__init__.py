@@ -68,18 +68,18 @@ if TYPE_CHECKING:
     from strandline.branch.commits import Commit
     from strandline.lake import Lake
     from strandline.repository.branch import Branch
-    from strandline.repository.differences import Change, Diff
-    from strandline.repository.held import Held
-    from strandline.repository.history import Log
-    from strandline.repository.importing import Imported
-    from strandline.repository.listing import Listing
-    from strandline.repository.locks import Take
-    from strandline.repository.ref import Ref
+    from strandline.repository.commits.importing import Imported
+    from strandline.repository.locks.held import Held
+    from strandline.repository.locks.locks import Take
+    from strandline.repository.refs.differences import Change, Diff
+    from strandline.repository.refs.history import Log
+    from strandline.repository.refs.listing import Listing
+    from strandline.repository.refs.ref import Ref
+    from strandline.repository.refs.results import CommonPrefix, ObjectInfo
     from strandline.repository.repository import Repository
-    from strandline.repository.results import CommonPrefix, ObjectInfo
-    from strandline.repository.transaction import Transaction, TransactionResult
-    from strandline.shards.frontier import Antichain
+    from strandline.repository.transactions.transaction import Transaction, TransactionResult
     from strandline.shards.shard import Shard
+    from strandline.shards.state.frontier import Antichain
     from strandline.tables.table import Table
     from strandline.tree.rows import Entry
 
@@ -87,26 +87,26 @@ __version__ = "0.1.0"
 
 # Loaded when they are first asked for: `import strandline` stays fast, and needs no driver.
 _LAZY = {
-    "Antichain": "strandline.shards.frontier",
+    "Antichain": "strandline.shards.state.frontier",
     "Branch": "strandline.repository.branch",
-    "Change": "strandline.repository.differences",
+    "Change": "strandline.repository.refs.differences",
     "Commit": "strandline.branch.commits",
-    "CommonPrefix": "strandline.repository.results",
-    "Diff": "strandline.repository.differences",
+    "CommonPrefix": "strandline.repository.refs.results",
+    "Diff": "strandline.repository.refs.differences",
     "Entry": "strandline.tree.rows",
-    "Held": "strandline.repository.held",
-    "Imported": "strandline.repository.importing",
+    "Held": "strandline.repository.locks.held",
+    "Imported": "strandline.repository.commits.importing",
     "Lake": "strandline.lake",
-    "Listing": "strandline.repository.listing",
-    "Log": "strandline.repository.history",
-    "ObjectInfo": "strandline.repository.results",
-    "Ref": "strandline.repository.ref",
+    "Listing": "strandline.repository.refs.listing",
+    "Log": "strandline.repository.refs.history",
+    "ObjectInfo": "strandline.repository.refs.results",
+    "Ref": "strandline.repository.refs.ref",
     "Repository": "strandline.repository.repository",
-    "Take": "strandline.repository.locks",
+    "Take": "strandline.repository.locks.locks",
     "Shard": "strandline.shards.shard",
     "Table": "strandline.tables.table",
-    "Transaction": "strandline.repository.transaction",
-    "TransactionResult": "strandline.repository.transaction",
+    "Transaction": "strandline.repository.transactions.transaction",
+    "TransactionResult": "strandline.repository.transactions.transaction",
 }
 
 __all__ = [

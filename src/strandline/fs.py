@@ -24,9 +24,9 @@ from strandline import forks
 from strandline.errors import NotAllowed, NotFound, PreconditionFailed, StrandlineError, UsageError
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
-from strandline.repository.ref import Ref
-from strandline.repository.results import CommonPrefix, ObjectInfo
-from strandline.repository.upload import ObjectWriter, upload
+from strandline.repository.objects.upload import ObjectWriter, upload
+from strandline.repository.refs.ref import Ref
+from strandline.repository.refs.results import CommonPrefix, ObjectInfo
 from strandline.settings import without_secrets
 from strandline.tree.rows import Entry
 

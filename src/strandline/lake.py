@@ -16,6 +16,7 @@ from msgspec.structs import replace as replace_fields
 
 from strandline import forks
 from strandline.arguments import checked
+from strandline.background import ThreadedUpkeep
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
 from strandline.blob.fallback import FallbackBlobs
@@ -39,22 +40,21 @@ from strandline.ids import RepositoryId, check_repository_name, new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
 from strandline.kv.tenant import TenantStore
 from strandline.operations import logged, warning
-from strandline.repository.catalog import (
+from strandline.repository.core.namespace import MARKER, adopt, drop_reader, read_marker
+from strandline.repository.core.record import PARTITION, RepositoryRecord
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.names.repositories import (
     create_repository,
     delete_repository,
     find_repository,
     list_repositories,
 )
-from strandline.repository.core import RepositoryCore
-from strandline.repository.namespace import MARKER, adopt, drop_reader, read_marker
-from strandline.repository.record import PARTITION, RepositoryRecord
-from strandline.repository.repair import Mended, repair
+from strandline.repository.refs.results import Results
 from strandline.repository.repository import Repository
-from strandline.repository.results import Results
-from strandline.repository.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
-from strandline.repository.upkeep import ThreadedUpkeep
+from strandline.repository.upkeep.repair import Mended, repair
+from strandline.repository.upkeep.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
 from strandline.settings import DEFAULT_TENANT, METADATA_FILE, Settings, current_user, portable, without_secrets
-from strandline.shards.service import ShardService, service_urls
+from strandline.shards.deciding.service import ShardService, service_urls
 from strandline.tree.store import TreeStore
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from strandline.errors import (
 )
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
-from strandline.repository.ref import Ref
+from strandline.repository.refs.ref import Ref
 from strandline.repository.repository import Repository
 
 

@@ -72,7 +72,7 @@ def test_retries_lost_swaps_and_compactions_are_counted(one: Client, two: Client
 
 def seal_by(client: Client) -> None:
     from strandline.branch.cell import update
-    from strandline.branch.record import seal
+    from strandline.branch.rules.record import seal
     from strandline.ids import StagingToken, new_id
 
     update(client.main._core.cell("main"), None, lambda branch: seal(branch, StagingToken(new_id())))

@@ -17,7 +17,7 @@ import pytest
 import strandline
 from strandline.errors import ObjectNotFound
 from strandline.repository.branch import Branch
-from strandline.repository.ref import Ref
+from strandline.repository.refs.ref import Ref
 from tests import servers
 
 LOAD_S = float(os.environ.get("STRANDLINE_TEST_LOAD_S", "60"))

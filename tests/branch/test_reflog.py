@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.branch import reflog
-from strandline.branch.record import MOVES_KEPT
+from strandline.branch.rules.record import MOVES_KEPT
 from strandline.errors import NothingToCommit, StoreUnavailable
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository

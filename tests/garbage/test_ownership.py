@@ -20,12 +20,12 @@ from strandline.envelope import encode
 from strandline.errors import AlreadyExists, Contention, LakeNotFound, NotAllowed, ObjectMissing, UsageError
 from strandline.ids import new_id
 from strandline.lake import LAKES, Lake
-from strandline.repository import namespace as namespaces
-from strandline.repository import promises
-from strandline.repository.garbage import Collector
-from strandline.repository.namespace import MARKER, READERS, read_marker
-from strandline.repository.promises import Condemned
+from strandline.repository.core import namespace as namespaces
+from strandline.repository.core import promises
+from strandline.repository.core.namespace import MARKER, READERS, read_marker
+from strandline.repository.core.promises import Condemned
 from strandline.repository.repository import Repository
+from strandline.repository.upkeep.garbage import Collector
 
 
 @pytest.fixture

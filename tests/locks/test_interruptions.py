@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from strandline.errors import LockLost, LockRejected, RangeLocked, StrandlineError
-from strandline.repository.locks import Take
+from strandline.repository.locks.locks import Take
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from tests.transactions.drivers import Driver, at_each_call

@@ -21,7 +21,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.kv.memory import MemoryStore
-from strandline.repository import range_jobs
+from strandline.repository.jobs import range_jobs
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from tests.transactions.drivers import Driver

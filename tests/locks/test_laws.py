@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from strandline.branch import lock_rules
-from strandline.branch.ranges import Range, as_ranges
+from strandline.branch.rules import lock_rules
+from strandline.branch.rules.ranges import Range, as_ranges
 from strandline.errors import (
     Fenced,
     LockInvalid,
@@ -229,7 +229,7 @@ def test_r04_names_and_ranges_are_compared_as_such(first: Driver) -> None:
 
 
 def test_r05_several_takes_and_releases_are_one_request(first: Driver, second: Driver) -> None:
-    from strandline.repository.locks import Take
+    from strandline.repository.locks.locks import Take
 
     one = first.main.locks.take("a/", owner="ops")
     two, three = first.main.locks.change([Take("b/1", "ops"), Take("c/", "load")], release=[one.id])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from strandline.branch.ranges import overlap
+from strandline.branch.rules.ranges import overlap
 from strandline.errors import (
     Conflict,
     Fenced,

@@ -16,16 +16,16 @@ from hypothesis import strategies as st
 
 import strandline
 from strandline.branch.commits import Commit
-from strandline.branch.record import Branch, Deleted, HeadMove, Lock, Tag, Waiting, Writer
 from strandline.branch.reflog import Block
+from strandline.branch.rules.record import Branch, Deleted, HeadMove, Lock, Tag, Waiting, Writer
 from strandline.branch.token_queue import QueueItem
 from strandline.branch.transactions import Repeat, TransactionRecord
 from strandline.envelope import decode, encode
 from strandline.errors import StrandlineError, UsageError
 from strandline.lake import Lake, LakeRecord
-from strandline.repository.promises import Condemned, Expired, Link, Pin
-from strandline.repository.record import LockOwner, Protection, RepositoryRecord
-from strandline.repository.retention import Retention
+from strandline.repository.core.promises import Condemned, Expired, Link, Pin
+from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
+from strandline.repository.core.retention import Retention
 from strandline.tree.rows import Entry, checked_staged, decode_staged
 
 KINDS = (

@@ -13,7 +13,7 @@ from strandline import Conflict, OutcomeUnknown, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.feed import Feed
 from strandline.repository.repository import Repository
-from strandline.shards.writer import Writer
+from strandline.shards.handles.writer import Writer
 
 
 def told(feed: Feed, prefix: str = "", since: int | None = None) -> list[tuple[Any, ...]]:

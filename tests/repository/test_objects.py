@@ -22,8 +22,8 @@ from strandline.errors import (
 )
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
+from strandline.repository.refs.results import CommonPrefix
 from strandline.repository.repository import Repository
-from strandline.repository.results import CommonPrefix
 from tests.branch.clients import entry
 from tests.conftest import names
 
@@ -196,7 +196,7 @@ def test_a_listing_takes_prefix_delimiter_after_and_amount(main: Branch) -> None
 
 
 def test_a_listing_over_many_windows_equals_a_sorted_list(main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strandline.repository import listing
+    from strandline.repository.refs import listing
 
     monkeypatch.setattr(listing, "WINDOW_ROWS", 7)
     monkeypatch.setattr(listing, "FIRST_WINDOW_ROWS", 3)

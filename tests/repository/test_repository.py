@@ -149,7 +149,7 @@ def test_a_deleted_repository_is_gone_and_its_name_is_free(lake: Lake) -> None:
 
 
 def test_a_deletion_that_was_interrupted_goes_on(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strandline.repository import catalog
+    from strandline.repository.names import repositories as catalog
 
     lake.repository("nyc", create=True)
     with monkeypatch.context() as patch:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline.branch import transactions, writers
+from strandline.branch import transactions
 from strandline.branch.cell import update
-from strandline.branch.record import Writer, seal
+from strandline.branch.rules import writers
+from strandline.branch.rules.record import Writer, seal
 from strandline.branch.token_queue import is_condemned
 from strandline.branch.transactions import Repeat, TransactionRecord, forget, settle
 from strandline.envelope import encode
@@ -136,8 +137,8 @@ def test_a_late_write_beneath_the_lock_that_sealed_it_is_refused(drivers: tuple[
 def test_a_block_of_the_reflog_whose_swap_never_was_is_not_read(
     one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.branch.record.MOVES_KEPT", 4)
-    monkeypatch.setattr("strandline.branch.record.MOVES_KEPT_WHEN_FULL", 2)
+    monkeypatch.setattr("strandline.branch.rules.record.MOVES_KEPT", 4)
+    monkeypatch.setattr("strandline.branch.rules.record.MOVES_KEPT_WHEN_FULL", 2)
     monkeypatch.setattr("strandline.branch.reflog.BLOCK_MOVES", 3)
     for number in range(12):
         link(one.main, "a", number)

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from strandline.branch.attach import attach_changes
-from strandline.branch.lock_rules import locks_of
+from strandline.branch.rules.lock_rules import locks_of
 from strandline.errors import BranchProtected, NotAllowed, OutcomeUnknown, StoreUnavailable, StrandlineError
-from strandline.repository import branches, namespace, promises
-from strandline.repository.garbage import Collector
-from strandline.repository.record import blocked_actions
+from strandline.repository.core import namespace, promises
+from strandline.repository.core.record import blocked_actions
+from strandline.repository.core.retention import DAY_US, Retention
+from strandline.repository.names import branches
 from strandline.repository.repository import Repository
-from strandline.repository.retention import DAY_US, Retention
+from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from tests.branch.clients import Client, link

@@ -13,20 +13,21 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.blob.local import LocalBlobStore
-from strandline.branch import transactions, writers
+from strandline.branch import transactions
 from strandline.branch.cell import update
-from strandline.branch.record import Branch, Writer, seal
+from strandline.branch.rules import writers
+from strandline.branch.rules.record import Branch, Writer, seal
 from strandline.branch.view import uncommitted
 from strandline.envelope import decode, encode
 from strandline.errors import Conflict, ObjectMissing, StoreUnavailable
 from strandline.ids import StagingToken, new_id
 from strandline.kv.memory import MemoryStore
-from strandline.repository import promises
-from strandline.repository.claims import Claims
-from strandline.repository.garbage import Collector
-from strandline.repository.retention import DAY_US
-from strandline.shards.blob_consensus import BlobConsensus
-from strandline.shards.kv_consensus import KvConsensus
+from strandline.repository.core import promises
+from strandline.repository.core.retention import DAY_US
+from strandline.repository.transactions.claims import Claims
+from strandline.repository.upkeep.garbage import Collector
+from strandline.shards.log.blob_consensus import BlobConsensus
+from strandline.shards.log.kv_consensus import KvConsensus
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import FaultyStore, Outcome
 from tests.branch.clients import Client, content, link

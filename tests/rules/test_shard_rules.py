@@ -10,17 +10,17 @@ import pytest
 
 from strandline.blob.store import BlobInfo
 from strandline.errors import BeforeSince, StoreUnavailable, StrandlineError, UsageError
-from strandline.shards import collection
-from strandline.shards import reader as readers
-from strandline.shards.batching import BatchingWriter
-from strandline.shards.blob_consensus import BlobConsensus
-from strandline.shards.collection import collect, sweep, write_rollup
-from strandline.shards.commands import Downgrade
-from strandline.shards.compaction import compact_all
-from strandline.shards.contents import contents as split_contents
-from strandline.shards.machine import Machine
-from strandline.shards.state import State
-from strandline.shards.transitions import retire
+from strandline.shards.deciding.commands import Downgrade
+from strandline.shards.deciding.machine import Machine
+from strandline.shards.handles import reader as readers
+from strandline.shards.handles.batching import BatchingWriter
+from strandline.shards.log.blob_consensus import BlobConsensus
+from strandline.shards.rows.contents import contents as split_contents
+from strandline.shards.state.state import State
+from strandline.shards.state.transitions import retire
+from strandline.shards.upkeep import collection
+from strandline.shards.upkeep.collection import collect, sweep, write_rollup
+from strandline.shards.upkeep.compaction import compact_all
 from strandline.testing.faults import Outcome
 from strandline.testing.faulty_shards import always_done
 from strandline.testing.simulation.stores import SharedBlobs

@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.errors import StrandlineError
-from strandline.shards.batches import WrittenBatch
-from strandline.shards.collection import collect, write_rollup
-from strandline.shards.compaction import compact_all, compact_once
-from strandline.shards.frontier import Antichain
-from strandline.shards.reader import DurableReader, Listen, Reader, Snapshot
-from strandline.shards.upkeep import maintain
-from strandline.shards.writer import Writer
+from strandline.shards.handles.reader import DurableReader, Listen, Reader, Snapshot
+from strandline.shards.handles.writer import Writer
+from strandline.shards.rows.batches import WrittenBatch
+from strandline.shards.state.frontier import Antichain
+from strandline.shards.upkeep.collection import collect, write_rollup
+from strandline.shards.upkeep.compaction import compact_all, compact_once
+from strandline.shards.upkeep.upkeep import maintain
 from strandline.testing.faults import Outcome
 from tests.shards.stage import Process, Stage, Update
 

@@ -13,14 +13,14 @@ from strandline.blob.store import PutMode
 from strandline.clock import Event
 from strandline.kv.memory import MemoryStore
 from strandline.kv.store import Store
-from strandline.shards.codec import checked_schema, serialised
-from strandline.shards.kv_consensus import KvConsensus
-from strandline.shards.machine import Machine, Place
-from strandline.shards.metering import Meter
+from strandline.shards.deciding.machine import Machine, Place
+from strandline.shards.log.kv_consensus import KvConsensus
+from strandline.shards.log.metering import Meter
+from strandline.shards.rows.codec import checked_schema, serialised
 from strandline.shards.shard import Shard
-from strandline.shards.state import ShardId
-from strandline.shards.transitions import INLINE_MAX_BYTES, initial
-from strandline.shards.upkeep import Heartbeats
+from strandline.shards.state.state import ShardId
+from strandline.shards.state.transitions import INLINE_MAX_BYTES, initial
+from strandline.shards.upkeep.upkeep import Heartbeats
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from strandline.testing.faulty_shards import FaultyBlobs, FaultyConsensus, Plan

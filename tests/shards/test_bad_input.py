@@ -148,7 +148,7 @@ def test_a_shard_that_cannot_be_made_leaves_no_name(tmp_path: Path, wrong: dict[
 def test_a_name_whose_maker_died_is_not_shown_and_can_be_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with strandline.open(tmp_path / "lake", create=True) as lake:
         repo = lake.repository("nyc", create=True)
-        monkeypatch.setattr("strandline.shards.machine.Machine.create", lambda self, first: 1 / 0)
+        monkeypatch.setattr("strandline.shards.deciding.machine.Machine.create", lambda self, first: 1 / 0)
         for name in ("it", "that"):
             with pytest.raises(ZeroDivisionError):
                 repo.shard(name, SCHEMA)

@@ -15,9 +15,9 @@ from strandline.errors import StoreUnavailable
 from strandline.kv import open_store
 from strandline.kv.memory import MemoryStore
 from strandline.kv.sqlite import SqliteStore
-from strandline.shards.blob_consensus import BlobConsensus
-from strandline.shards.consensus import Consensus, Versioned
-from strandline.shards.kv_consensus import TAIL_MAX_RECORDS, KvConsensus
+from strandline.shards.log.blob_consensus import BlobConsensus
+from strandline.shards.log.consensus import Consensus, Versioned
+from strandline.shards.log.kv_consensus import TAIL_MAX_RECORDS, KvConsensus
 from strandline.testing.consensus_conformance import APPENDS, THREADS, ConsensusTests, K, fill, records
 from strandline.testing.faults import FaultyStore, Outcome
 from strandline.testing.faulty_shards import FaultyConsensus

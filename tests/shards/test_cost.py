@@ -10,7 +10,7 @@ import pytest
 import strandline
 from strandline import InvalidBounds, SchemaMismatch, UsageError
 from strandline.shards.cost import YEAR_S, Bill, Plan, Prices, plan_bill, yearly
-from strandline.shards.metering import Count
+from strandline.shards.log.metering import Count
 from tests.shards.stage import SCHEMA, update
 
 

@@ -11,11 +11,9 @@ from strandline.errors import (
     ReaderFenced,
     UsageError,
 )
-from strandline.shards.collection import collect, write_rollup
-from strandline.shards.compaction import compact_all
-from strandline.shards.frontier import Antichain
-from strandline.shards.state import DurableReader, LeasedReader, ReaderId, State
-from strandline.shards.transitions import (
+from strandline.shards.state.frontier import Antichain
+from strandline.shards.state.state import DurableReader, LeasedReader, ReaderId, State
+from strandline.shards.state.transitions import (
     expire_durable_reader,
     expire_reader,
     initial,
@@ -23,6 +21,8 @@ from strandline.shards.transitions import (
     register_reader,
     sealed,
 )
+from strandline.shards.upkeep.collection import collect, write_rollup
+from strandline.shards.upkeep.compaction import compact_all
 from strandline.testing.faults import Outcome
 from tests.shards.stage import History, Stage
 

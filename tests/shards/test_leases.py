@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from strandline.errors import BeforeSince, UpperMismatch
-from strandline.shards.frontier import TOP, Antichain
-from strandline.shards.state import DurableReader, LeasedReader, ReaderId, State, WriterId
-from strandline.shards.transitions import (
+from strandline.shards.state.frontier import TOP, Antichain
+from strandline.shards.state.state import DurableReader, LeasedReader, ReaderId, State, WriterId
+from strandline.shards.state.transitions import (
     Append,
     AppendNext,
     UpperIs,
@@ -158,6 +158,6 @@ def test_p44_a_merge_covers_its_inputs_and_keeps_their_sums(stage: Stage) -> Non
 
 
 def _pieces(state: State) -> list:  # type: ignore[type-arg]
-    from strandline.shards.contents import pieces_of
+    from strandline.shards.rows.contents import pieces_of
 
     return [piece for batch in state.batches for piece in pieces_of(batch)]

@@ -19,12 +19,12 @@ from strandline.errors import (
     ShardTimeout,
     UsageError,
 )
-from strandline.shards.codec import DIFF
-from strandline.shards.collection import collect, write_rollup
-from strandline.shards.compaction import compact_all, compact_once
-from strandline.shards.contents import as_tuples, contents_by_key
-from strandline.shards.frontier import Antichain
+from strandline.shards.rows.codec import DIFF
+from strandline.shards.rows.contents import as_tuples, contents_by_key
 from strandline.shards.shard import Shard
+from strandline.shards.state.frontier import Antichain
+from strandline.shards.upkeep.collection import collect, write_rollup
+from strandline.shards.upkeep.compaction import compact_all, compact_once
 from tests.shards.stage import History, Process, Stage, Update, held, summed, update
 
 ROWS = st.tuples(st.sampled_from("abc"), st.integers(0, 2))
@@ -309,7 +309,7 @@ def test_splits_by_key_hold_each_row_once_nulls_as_well(stage: Stage) -> None:
 def test_a_merge_by_key_ranges_loses_nothing(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, values: list[float | None]
 ) -> None:
-    monkeypatch.setattr("strandline.shards.compaction.PASS_MAX_ROWS", 5)
+    monkeypatch.setattr("strandline.shards.upkeep.compaction.PASS_MAX_ROWS", 5)
     stage.schema = pa.schema([("key", pa.float64()), ("value", pa.int64())])
     shard = stage.process().shard
     writer = shard.writer()

@@ -32,9 +32,8 @@ from strandline.errors import (
     UpperMismatch,
 )
 from strandline.server.shards import ShardApp, serve
-from strandline.shards.commands import Routed
-from strandline.shards.consensus import Versioned
-from strandline.shards.service import (
+from strandline.shards.deciding.commands import Routed
+from strandline.shards.deciding.service import (
     TOKEN_VARIABLE,
     Decided,
     Refused,
@@ -44,9 +43,10 @@ from strandline.shards.service import (
     refusal,
     service_urls,
 )
+from strandline.shards.log.consensus import Versioned
 from strandline.shards.shard import Shard
-from strandline.shards.state import ShardId, WriterId
-from strandline.shards.transitions import Append, TooMuchInline, UpperIs
+from strandline.shards.state.state import ShardId, WriterId
+from strandline.shards.state.transitions import Append, TooMuchInline, UpperIs
 from strandline.testing.faults import Outcome
 from strandline.testing.faulty_route import FaultyRoute
 from tests.shards.stage import Process, Stage, update

@@ -13,13 +13,13 @@ from strandline.errors import (
     SchemaMismatch,
     ShardNotFound,
 )
-from strandline.shards.codec import DIFF
-from strandline.shards.collection import collect, write_rollup
-from strandline.shards.compaction import compact_all
-from strandline.shards.diff import apply, difference
-from strandline.shards.frontier import TOP
+from strandline.shards.rows.codec import DIFF
 from strandline.shards.shard import Shard
-from strandline.shards.state import State
+from strandline.shards.state.diff import apply, difference
+from strandline.shards.state.frontier import TOP
+from strandline.shards.state.state import State
+from strandline.shards.upkeep.collection import collect, write_rollup
+from strandline.shards.upkeep.compaction import compact_all
 from tests.shards.stage import History, Process, Stage, held, summed, update
 
 ROWS = st.tuples(st.sampled_from("abc"), st.integers(0, 2))
@@ -31,7 +31,7 @@ CHANGES = st.lists(st.tuples(ROWS, st.integers(1, 3), st.sampled_from([-2, -1, 1
 def test_p13_a_state_is_what_its_rollup_and_diffs_say(data: st.DataObject) -> None:
     """Random commands: each diff leads from the state before to the one after, and from bytes the same comes back."""
     from strandline.envelope import decode, encode
-    from strandline.shards.diff import Diff
+    from strandline.shards.state.diff import Diff
 
     stage = Stage()
     process = stage.process()

@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from strandline.envelope import decode
 from strandline.errors import OutcomeUnknown, StoreUnavailable
-from strandline.shards.collection import collect, sweep, write_rollup
-from strandline.shards.compaction import apply, compact_all, compact_once, merged
-from strandline.shards.diff import Diff
-from strandline.shards.diff import apply as apply_diff
-from strandline.shards.state import Batch, Part, State
-from strandline.shards.trace import (
+from strandline.shards.state.diff import Diff
+from strandline.shards.state.diff import apply as apply_diff
+from strandline.shards.state.state import Batch, Part, State
+from strandline.shards.state.trace import (
     MERGE_MAX_BATCHES,
     MERGE_MIN_BATCHES,
     TIER_FIRST_ROWS,
@@ -25,7 +23,9 @@ from strandline.shards.trace import (
     with_merge,
     worth_merging,
 )
-from strandline.shards.upkeep import maintain
+from strandline.shards.upkeep.collection import collect, sweep, write_rollup
+from strandline.shards.upkeep.compaction import apply, compact_all, compact_once, merged
+from strandline.shards.upkeep.upkeep import maintain
 from strandline.testing.faults import Outcome
 from tests.shards.stage import Process, Stage, held, summed, update
 

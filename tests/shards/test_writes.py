@@ -22,11 +22,10 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.kv.sqlite import SqliteStore
-from strandline.shards.collection import collect, write_rollup
-from strandline.shards.frontier import TOP, Antichain, Frontier
 from strandline.shards.shard import Shard
-from strandline.shards.state import NEVER, State, WriterId
-from strandline.shards.transitions import (
+from strandline.shards.state.frontier import TOP, Antichain, Frontier
+from strandline.shards.state.state import NEVER, State, WriterId
+from strandline.shards.state.transitions import (
     Append,
     Appended,
     Step,
@@ -37,6 +36,7 @@ from strandline.shards.transitions import (
     retire,
     sealed,
 )
+from strandline.shards.upkeep.collection import collect, write_rollup
 from strandline.testing.faults import Outcome
 from tests.shards.stage import Process, Stage, Update, held, update
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from strandline.branch.record import Branch
+from strandline.branch.rules.record import Branch
 from strandline.testing.simulation.branch_programs import START, run
 from strandline.testing.simulation.exhaustive import KINDS, programs
 from strandline.testing.simulation.exploring import Access, Event, Fault, Program, depend, explore, faults_of, races

@@ -12,10 +12,10 @@ import pytest
 
 import strandline
 from strandline.errors import BeforeSince, SchemaMismatch, StrandlineError, UpperMismatch, UsageError
-from strandline.shards.frontier import Antichain
 from strandline.shards.shard import Shard
-from strandline.shards.state import ReaderId
-from strandline.shards.trace import Merged
+from strandline.shards.state.frontier import Antichain
+from strandline.shards.state.state import ReaderId
+from strandline.shards.state.trace import Merged
 from strandline.spark.shards import absorb, append, compact, materialise, read, register
 from strandline.spark.shards.native import written
 from strandline.spark.shards.source import _Driver

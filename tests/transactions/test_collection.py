@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from strandline.errors import CommitExpired, Contention, ObjectMissing, UsageError
-from strandline.repository import promises
-from strandline.repository.garbage import DELETE_KEYS, Plan
-from strandline.repository.transaction import Transaction
+from strandline.repository.core import promises
+from strandline.repository.transactions.transaction import Transaction
+from strandline.repository.upkeep.garbage import DELETE_KEYS, Plan
 from strandline.testing.clock import ManualClock
 from tests.transactions.drivers import Driver
 
@@ -45,8 +45,8 @@ def test_n11_the_deadlist_of_a_committed_one_is_deleted_but_never_what_is_referr
         live = tx.put("b", b"3").physical_address
     assert tx.result.leftovers == 1
     # a deadlist that names more than it should, and what is gone already
-    from strandline.repository.manifest import encode_deadlist
-    from strandline.repository.physical import transaction_folder
+    from strandline.repository.core.manifest import encode_deadlist
+    from strandline.repository.core.physical import transaction_folder
 
     other = put(first, "other")
     folder = transaction_folder(first.main.branch_id, tx.transaction_id)
@@ -162,7 +162,7 @@ def history(driver: Driver, clock: ManualClock, count: int = 4) -> list[str]:
 def test_old_commits_expire_then_their_files_go_and_the_rest_stays(
     first: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("strandline.repository.garbage.Collector._store_time", lambda self: clock.now_us())
+    monkeypatch.setattr("strandline.repository.upkeep.garbage.Collector._store_time", lambda self: clock.now_us())
     made = history(first, clock)
     first.repo.create_tag("keep", made[0])
     assert collect(first, grace_days=30).expiring == 0  # without a rule all are kept
@@ -175,7 +175,7 @@ def test_old_commits_expire_then_their_files_go_and_the_rest_stays(
     with pytest.raises(CommitExpired):
         first.main.revert(made[1])
     clock.advance_s(1)
-    monkeypatch.setattr("strandline.repository.files.Files.__init__", _old_files(clock))
+    monkeypatch.setattr("strandline.repository.upkeep.files.Files.__init__", _old_files(clock))
     found = first.repo.gc.run(grace_days=0)
     assert found.expired == 2
     assert len(blobs(first)) < before
@@ -190,7 +190,7 @@ def test_old_commits_expire_then_their_files_go_and_the_rest_stays(
 
 def _old_files(clock: ManualClock) -> Callable[..., None]:
     """Files are dated by the machine; the clock of these tests stands still."""
-    from strandline.repository.files import Files
+    from strandline.repository.upkeep.files import Files
 
     made = Files.__init__
 
@@ -202,10 +202,10 @@ def _old_files(clock: ManualClock) -> Callable[..., None]:
 
 
 def test_a_pin_keeps_a_commit_and_ends(first: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.repository.garbage.Collector._store_time", lambda self: clock.now_us())
+    monkeypatch.setattr("strandline.repository.upkeep.garbage.Collector._store_time", lambda self: clock.now_us())
     made = history(first, clock)
     first.repo.gc.set_retention(1)
-    monkeypatch.setattr("strandline.repository.files.Files.__init__", _old_files(clock))
+    monkeypatch.setattr("strandline.repository.upkeep.files.Files.__init__", _old_files(clock))
     old = first.repo.ref(made[1])
     with old.pin() as held:
         for _ in range(3):
@@ -262,7 +262,7 @@ def test_what_is_condemned_cannot_be_linked_and_what_is_linked_is_spared(
     # the other way round: the link was announced first, and is not staged yet
     promises.announce_links(stores, [address])
     promises.write_condemned(stores, record, keys)
-    from strandline.repository.garbage import Collector
+    from strandline.repository.upkeep.garbage import Collector
 
     collector = Collector(first.repo._core, first.repo.gc.retention)
     collector._owner.begin()
@@ -342,10 +342,10 @@ def test_a_rule_that_is_loosened_brings_no_files_back(
     first: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was collected stays so, whatever branches and rules there are later; and that is no damage."""
-    monkeypatch.setattr("strandline.repository.garbage.Collector._store_time", lambda self: clock.now_us())
+    monkeypatch.setattr("strandline.repository.upkeep.garbage.Collector._store_time", lambda self: clock.now_us())
     history(first, clock)
     first.repo.gc.set_retention(1)
-    monkeypatch.setattr("strandline.repository.files.Files.__init__", _old_files(clock))
+    monkeypatch.setattr("strandline.repository.upkeep.files.Files.__init__", _old_files(clock))
     for _ in range(2):
         collect(first)
         clock.advance_s(1)

@@ -25,7 +25,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.kv.memory import MemoryStore
-from strandline.repository.transaction import Transaction
+from strandline.repository.transactions.transaction import Transaction
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from tests.transactions.drivers import Driver
@@ -64,7 +64,7 @@ def test_n01_ids_grow_and_a_begin_dooms_all_before_it(
     assert record is not None
     assert (record.last_committed, record.base) == (2, second.main.id)
     # ids are not used again even if all names are forgotten
-    monkeypatch.setattr("strandline.branch.writers.MAX_WRITERS", 1)
+    monkeypatch.setattr("strandline.branch.rules.writers.MAX_WRITERS", 1)
     assert [begun(second, name).transaction_id for name in ("third", "fourth")] == [5, 6]
     assert states(first)[4] == "rejected-pending"
     with pytest.raises(Fenced):
@@ -185,7 +185,7 @@ def test_n06_what_was_granted_stays_granted(first: Driver, second: Driver, monke
     published_without_an_answer(two, OutcomeUnknown("the reply was lost"), lambda: None)
     assert first.repo.ref(one.commit().commit).exists("a")
     with monkeypatch.context() as patch:
-        patch.setattr("strandline.branch.writers.MAX_WRITERS", 1)
+        patch.setattr("strandline.branch.rules.writers.MAX_WRITERS", 1)
         begun(second, "other")
     assert "nightly" not in [writer.name for writer in second.main.writers]
     assert second.repo.ref(two.commit().commit).exists("b")
@@ -604,7 +604,7 @@ def test_a_writer_is_revoked_when_it_is_doomed_and_before_it_is_acknowledged(fir
 
 
 def test_a_name_that_was_forgotten_comes_back_with_its_position(first: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.branch.writers.MAX_WRITERS", 1)
+    monkeypatch.setattr("strandline.branch.rules.writers.MAX_WRITERS", 1)
     tx = begun(first, position="17")
     tx.put("a", b"1")
     tx.commit()

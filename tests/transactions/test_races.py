@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from strandline.errors import CommitExpired, Conflict, Contention, ObjectMissing, ObjectNotFound, StrandlineError
 from strandline.kv.memory import MemoryStore
-from strandline.repository import promises
-from strandline.repository.garbage import Collector
-from strandline.repository.retention import Retention
-from strandline.repository.transaction import Transaction
+from strandline.repository.core import promises
+from strandline.repository.core.retention import Retention
+from strandline.repository.transactions.transaction import Transaction
+from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from tests.transactions.drivers import Driver

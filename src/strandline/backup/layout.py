@@ -22,7 +22,7 @@ from strandline.blob import BlobNotFound, BlobStore
 from strandline.clock import Microseconds
 from strandline.errors import Corrupted, NewerFormat, NotFound
 from strandline.ids import CommitId, RepositoryId
-from strandline.repository.record import RepositoryRecord
+from strandline.repository.core.record import RepositoryRecord
 
 FORMAT_VERSION = 1
 MANIFEST = "strandline-backup.json"

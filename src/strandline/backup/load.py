@@ -25,16 +25,16 @@ from strandline.backup.layout import (
 from strandline.backup.save import copy_file
 from strandline.blob import BlobStore
 from strandline.blob.fallback import FallbackBlobs
-from strandline.branch.record import Branch, Deleted, RefRecord
+from strandline.branch.rules.record import Branch, Deleted, RefRecord
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, Conflict, Corrupted
 from strandline.ids import StagingToken, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
-from strandline.repository import namespace
-from strandline.repository.catalog import read_record
-from strandline.repository.parallel import in_parallel
-from strandline.repository.record import PARTITION, RepositoryRecord
+from strandline.parallel import in_parallel
+from strandline.repository.core import namespace
+from strandline.repository.core.record import PARTITION, RepositoryRecord
+from strandline.repository.names.repositories import read_record
 
 MakeStores = Callable[[RepositoryRecord], Stores]
 

@@ -34,8 +34,8 @@ from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch import transactions
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog, commit_pair
-from strandline.branch.record import Branch, RefRecord, Tag
 from strandline.branch.reflog import block_pairs, read_moves
+from strandline.branch.rules.record import Branch, RefRecord, Tag
 from strandline.branch.staged import staged_window
 from strandline.branch.stores import Stores
 from strandline.branch.view import consistently
@@ -43,9 +43,9 @@ from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, BranchGone, Corrupted, NotFound, ObjectMissing
 from strandline.ids import CommitId, new_id
-from strandline.repository.parallel import in_parallel
-from strandline.repository.promises import expired, expired_pair
-from strandline.repository.record import RepositoryRecord
+from strandline.parallel import in_parallel
+from strandline.repository.core.promises import expired, expired_pair
+from strandline.repository.core.record import RepositoryRecord
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import changes_from_staged, column
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore

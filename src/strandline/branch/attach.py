@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
-from strandline.branch.lock_rules import refuse_locked_keys, refuse_locked_ranges
-from strandline.branch.ranges import Range
-from strandline.branch.record import Branch, LayersMoved, attach, attach_on_top, refuse_blocked, seal
+from strandline.branch.rules.lock_rules import refuse_locked_keys, refuse_locked_ranges
+from strandline.branch.rules.ranges import Range
+from strandline.branch.rules.record import Branch, LayersMoved, attach, attach_on_top, refuse_blocked, seal
 from strandline.branch.staged import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
 from strandline.errors import ObjectMissing, OutcomeUnknown, StoreUnavailable, StrandlineError

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from strandline import metrics
 from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
-from strandline.branch.record import WRITE_IDS_KEPT, Branch, Deleted, LayersMoved, RefRecord, what_changed
 from strandline.branch.reflog import keep_moves
+from strandline.branch.rules.record import WRITE_IDS_KEPT, Branch, Deleted, LayersMoved, RefRecord, what_changed
 from strandline.branch.sensor import Sensor
 from strandline.branch.shared_read import SharedRead
 from strandline.branch.stores import Stores

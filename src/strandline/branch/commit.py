@@ -9,8 +9,9 @@ from strandline import metrics
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, still_named, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair, make_commit
-from strandline.branch.lock_rules import refuse_whole
-from strandline.branch.record import (
+from strandline.branch.reflog import Forgotten, came_to
+from strandline.branch.rules.lock_rules import refuse_whole
+from strandline.branch.rules.record import (
     Branch,
     LayersMoved,
     Verdict,
@@ -21,7 +22,6 @@ from strandline.branch.record import (
     refuse_blocked,
     seal,
 )
-from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, item_pair
 from strandline.clock import Microseconds

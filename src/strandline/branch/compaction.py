@@ -11,7 +11,7 @@ from strandline import metrics
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, still_named, update
 from strandline.branch.commits import CommitLog
-from strandline.branch.record import (
+from strandline.branch.rules.record import (
     COOL_DOWN_S,
     Branch,
     CoolingDown,

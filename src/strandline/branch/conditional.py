@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
-from strandline.branch.lock_rules import refuse_locked_keys
-from strandline.branch.record import Branch, refuse_blocked
+from strandline.branch.rules.lock_rules import refuse_locked_keys
+from strandline.branch.rules.record import Branch, refuse_blocked
 from strandline.branch.staging import refused_too_late, unchecked
 from strandline.branch.view import Layers
 from strandline.errors import NotAllowed, OutcomeUnknown, PreconditionFailed, RangeLocked, StoreUnavailable

@@ -11,16 +11,16 @@ from dataclasses import dataclass, field
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, still_named, update
 from strandline.branch.commits import Commit, CommitLog, commit_pair
-from strandline.branch.lock_rules import (
+from strandline.branch.reflog import Forgotten, came_to
+from strandline.branch.rules.lock_rules import (
     NOBODY,
     demand_held,
     in_the_way,
     range_locked,
     refuse_locked_ranges,
 )
-from strandline.branch.ranges import ALL
-from strandline.branch.record import Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
-from strandline.branch.reflog import Forgotten, came_to
+from strandline.branch.rules.ranges import ALL
+from strandline.branch.rules.record import Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
 from strandline.branch.staged import scan_staged
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import dropped, item_pair, put_item

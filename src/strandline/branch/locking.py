@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeVar
 
-from strandline.branch import lock_rules
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, still_named, update
 from strandline.branch.commits import CommitLog
-from strandline.branch.lock_rules import NOBODY, Request, Withdrawn
-from strandline.branch.ranges import Range
-from strandline.branch.record import Branch, LayersMoved, Lock
+from strandline.branch.rules import lock_rules
+from strandline.branch.rules.lock_rules import NOBODY, Request, Withdrawn
+from strandline.branch.rules.ranges import Range
+from strandline.branch.rules.record import Branch, LayersMoved, Lock
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.clock import Clock, backoff_s

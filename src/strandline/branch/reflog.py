@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from strandline.branch.record import MOVES_KEPT, MOVES_KEPT_WHEN_FULL, Branch, HeadMove, moves_that_leave
+from strandline.branch.rules.record import MOVES_KEPT, MOVES_KEPT_WHEN_FULL, Branch, HeadMove, moves_that_leave
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
 from strandline.errors import StoreUnavailable

@@ -7,9 +7,9 @@ from itertools import chain
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, still_named, update
 from strandline.branch.commits import CommitLog
-from strandline.branch.lock_rules import refuse_locked_ranges
-from strandline.branch.ranges import ALL, Range
-from strandline.branch.record import Branch, LayersMoved, drop_staged, fold, refuse_read_only, seal
+from strandline.branch.rules.lock_rules import refuse_locked_ranges
+from strandline.branch.rules.ranges import ALL, Range
+from strandline.branch.rules.record import Branch, LayersMoved, drop_staged, fold, refuse_read_only, seal
 from strandline.branch.staged import outside, scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.ids import BranchId, StagingToken, new_id

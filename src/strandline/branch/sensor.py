@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.branch.record import READ_ONLY, Branch, is_cooling_down
+from strandline.branch.rules.record import READ_ONLY, Branch, is_cooling_down
 from strandline.clock import Clock
 
 TOMBSTONES = 10_000

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Seen
-from strandline.branch.lock_rules import locked_key, refuse_locked_keys
 from strandline.branch.locking import Pairs, what_is_left
-from strandline.branch.record import refuse_blocked
+from strandline.branch.rules.lock_rules import locked_key, refuse_locked_keys
+from strandline.branch.rules.record import refuse_blocked
 from strandline.branch.staged import write_pairs
 from strandline.errors import BranchGone, NotAllowed, OutcomeUnknown, RangeLocked, StoreUnavailable
 from strandline.ids import BranchId, StagingToken

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from strandline.branch.cell import BranchCell, update
-from strandline.branch.record import Branch, RefRecord, seal
+from strandline.branch.rules.record import Branch, RefRecord, seal
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode

@@ -16,12 +16,12 @@ import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
-from strandline.branch import lock_rules, writers
 from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
 from strandline.branch.cell import BranchCell, Moved, update
 from strandline.branch.commits import Commit, CommitLog
 from strandline.branch.heads import Compute, InTheWay, set_head
-from strandline.branch.record import Branch, Writer
+from strandline.branch.rules import lock_rules, writers
+from strandline.branch.rules.record import Branch, Writer
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds, from_us
 from strandline.envelope import decode, encode

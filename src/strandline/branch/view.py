@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Seen
 from strandline.branch.commits import CommitLog
-from strandline.branch.record import Branch
+from strandline.branch.rules.record import Branch
 from strandline.branch.staged import scan_staged, staged_window
 from strandline.errors import ObjectMissing
 from strandline.ids import BranchId

@@ -12,8 +12,8 @@ import typer
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, session
 from strandline.errors import UsageError
-from strandline.repository.garbage import Plan, Progress
-from strandline.repository.retention import GRACE_DAYS, Retention
+from strandline.repository.core.retention import GRACE_DAYS, Retention
+from strandline.repository.upkeep.garbage import Plan, Progress
 
 app = typer.Typer(name="gc", help="Collect what nothing refers to, beside all other work.")
 

@@ -21,7 +21,7 @@ from strandline.cli.session import (
     split,
 )
 from strandline.errors import MergeConflict, UsageError
-from strandline.repository.differences import Diff
+from strandline.repository.refs.differences import Diff
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
 RefArgument = Annotated[str, typer.Argument(help="repository/ref", autocompletion=complete_place)]

@@ -7,12 +7,12 @@ from typing import Annotated, Any, cast
 import typer
 
 from strandline.branch.locking import OnDirty
-from strandline.branch.ranges import told
-from strandline.branch.record import LockMode
+from strandline.branch.rules.ranges import told
+from strandline.branch.rules.record import LockMode
 from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session
 from strandline.errors import UsageError
-from strandline.repository.locks import LockInfo
+from strandline.repository.locks.locks import LockInfo
 
 app = typer.Typer(name="lock", help="Locks on ranges of a branch: everyone else keeps working beside them.")
 owner_app = typer.Typer(name="owner", help="Who may hold locks, and what for.")

@@ -27,9 +27,9 @@ from strandline.cli.session import (
 )
 from strandline.errors import ObjectNotFound, UsageError
 from strandline.repository.branch import Branch
-from strandline.repository.exporting import local_only
-from strandline.repository.ref import Ref
-from strandline.repository.results import CommonPrefix, ObjectInfo
+from strandline.repository.refs.exporting import local_only
+from strandline.repository.refs.ref import Ref
+from strandline.repository.refs.results import CommonPrefix, ObjectInfo
 
 Place = Annotated[str, typer.Argument(help="repository/ref/path", autocompletion=complete_place)]
 

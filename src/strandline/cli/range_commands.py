@@ -14,8 +14,8 @@ from strandline.cli.lock_commands import BetweenOption, DirtyOption, OwnerOption
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session, split
 from strandline.errors import UsageError
-from strandline.repository.copying import Progress
-from strandline.repository.range_jobs import RangeResult
+from strandline.repository.jobs.copying import Progress
+from strandline.repository.jobs.range_jobs import RangeResult
 
 app = typer.Typer(name="range", help="Load, restore, move or export a range while the rest is served.")
 

@@ -14,7 +14,7 @@ from strandline.cli.output import Output
 from strandline.errors import UsageError
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
-from strandline.repository.ref import Ref
+from strandline.repository.refs.ref import Ref
 from strandline.repository.repository import Repository
 
 COMPLETIONS_MAX = 100

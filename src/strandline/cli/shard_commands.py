@@ -17,12 +17,12 @@ from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, Session, session
 from strandline.clock import from_us
 from strandline.errors import InvalidSettings, ShardTimeout, UsageError
-from strandline.shards.codec import DIFF, TIME
 from strandline.shards.cost import Plan, Prices, plan_bill
-from strandline.shards.frontier import Antichain, antichain
-from strandline.shards.service import service_token
+from strandline.shards.deciding.service import service_token
+from strandline.shards.rows.codec import DIFF, TIME
 from strandline.shards.shard import Shard
-from strandline.shards.trace import Merged
+from strandline.shards.state.frontier import Antichain, antichain
+from strandline.shards.state.trace import Merged
 
 app = typer.Typer(name="shard", help="Durable collections of changes with exact times.")
 

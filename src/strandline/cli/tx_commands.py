@@ -9,7 +9,7 @@ import typer
 from strandline.branch.transactions import State
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session
 from strandline.errors import UsageError
-from strandline.repository.writers import TransactionInfo
+from strandline.repository.transactions.operators import TransactionInfo
 
 app = typer.Typer(name="tx", help="Transactions of jobs: who has which open, and ending those of dead drivers.")
 

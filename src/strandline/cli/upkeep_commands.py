@@ -11,7 +11,7 @@ import typer
 from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, session
 from strandline.errors import Corrupted
-from strandline.repository.fsck import SHOWN, Audit
+from strandline.repository.upkeep.fsck import SHOWN, Audit
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch")]
 PROBLEMS_SHOWN = 20

@@ -21,40 +21,40 @@ from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit
 from strandline.branch.compaction import Compaction, compact
 from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
-from strandline.branch.lock_rules import quarantined, refuse_locked_keys, refuse_quarantined
 from strandline.branch.locking import LOCK_PATIENCE_S, OnDirty
-from strandline.branch.ranges import Range, as_ranges, single
-from strandline.branch.record import COOL_DOWN_S, LockMode, refuse_blocked
-from strandline.branch.record import Branch as BranchRecord
 from strandline.branch.reflog import read_moves
 from strandline.branch.reset import reset_all, reset_range
+from strandline.branch.rules.lock_rules import quarantined, refuse_locked_keys, refuse_quarantined
+from strandline.branch.rules.ranges import Range, as_ranges, single
+from strandline.branch.rules.record import COOL_DOWN_S, LockMode, refuse_blocked
+from strandline.branch.rules.record import Branch as BranchRecord
 from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, Result, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked, UsageError, some_paths
 from strandline.ids import CommitId, check_committer, check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
-from strandline.repository.differences import Diff
-from strandline.repository.exporting import checked_path
-from strandline.repository.locks import Locks, Ranges, check_ids
-from strandline.repository.merging import MergeStrategy, cherry_pick, merge_into, revert
-from strandline.repository.parallel import in_parallel
-from strandline.repository.physical import new_key, write_folder
-from strandline.repository.promises import announce_links, pinned
-from strandline.repository.ref import Ref, key_range
-from strandline.repository.reflog import Reflog
-from strandline.repository.results import ObjectInfo, as_info
-from strandline.repository.transaction import OnStaged, Transaction, resume
-from strandline.repository.upload import Content, ObjectWriter, check_metadata, upload
-from strandline.repository.writable import Overwrite, Writable
-from strandline.repository.writers import Transactions, Writers
+from strandline.parallel import in_parallel
+from strandline.repository.commits.merging import MergeStrategy, cherry_pick, merge_into, revert
+from strandline.repository.core.physical import new_key, write_folder
+from strandline.repository.core.promises import announce_links, pinned
+from strandline.repository.locks.locks import Locks, Ranges, check_ids
+from strandline.repository.objects.upload import Content, ObjectWriter, check_metadata, upload
+from strandline.repository.objects.writable import Overwrite, Writable
+from strandline.repository.refs.differences import Diff
+from strandline.repository.refs.exporting import checked_path
+from strandline.repository.refs.ref import Ref, key_range
+from strandline.repository.refs.reflog import Reflog
+from strandline.repository.refs.results import ObjectInfo, as_info
+from strandline.repository.transactions.operators import Transactions, Writers
+from strandline.repository.transactions.transaction import OnStaged, Transaction, resume
 from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, column, encode_staged, entries_of
 
 if TYPE_CHECKING:
+    from strandline.repository.commits.importing import Imported
     from strandline.repository.feed import Feed
-    from strandline.repository.held import Held
-    from strandline.repository.importing import Imported
-    from strandline.repository.range_jobs import RangeJobs
+    from strandline.repository.jobs.range_jobs import RangeJobs
+    from strandline.repository.locks.held import Held
 
 READ_WINDOW_ROWS = 50_000
 
@@ -578,7 +578,7 @@ class Branch(Writable):
         Args:
             progress: called after each page of the source's listing.
         """
-        from strandline.repository.importing import import_objects
+        from strandline.repository.commits.importing import import_objects
 
         text = message if message is not None else f"Import {source} as {destination or '/'}"
         draft = self._draft(text, metadata, committer, None)
@@ -691,7 +691,7 @@ class Branch(Writable):
         token: str,
         metadata: Mapping[str, str] | None,
     ) -> Held:
-        from strandline.repository.held import Held
+        from strandline.repository.locks.held import Held
 
         return Held(
             self,
@@ -709,7 +709,7 @@ class Branch(Writable):
     @property
     def ranges(self) -> RangeJobs:
         """Jobs on ranges that are frozen meanwhile: load, restore, move, export."""
-        from strandline.repository.range_jobs import RangeJobs
+        from strandline.repository.jobs.range_jobs import RangeJobs
 
         return RangeJobs(self)
 
@@ -750,7 +750,7 @@ class Branch(Writable):
     @logged("create branch")
     def create_branch(self, name: str, *, exist_ok: bool = False) -> Branch:
         """Make a branch at this one's head; staged changes stay here."""
-        from strandline.repository.branches import create_branch
+        from strandline.repository.names.branches import create_branch
 
         return create_branch(self._core, name, self, exist_ok=exist_ok)
 

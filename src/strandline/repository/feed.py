@@ -13,16 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.arguments import checked
-from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import HeadMove
 from strandline.branch.reflog import read_moves
+from strandline.branch.rules.record import Branch as BranchRecord
+from strandline.branch.rules.record import HeadMove
 from strandline.errors import Conflict, OutcomeUnknown, UpperMismatch, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
-from strandline.shards.codec import TIME
+from strandline.shards.handles.writer import Writer
+from strandline.shards.rows.codec import TIME
+from strandline.shards.rows.updates import concatenated
 from strandline.shards.shard import Shard
-from strandline.shards.updates import concatenated
-from strandline.shards.writer import Writer
 from strandline.tree.diff import diff
 from strandline.tree.rows import SCHEMA as OBJECTS
 

@@ -14,15 +14,25 @@ from msgspec.structs import replace
 from strandline.arguments import checked
 from strandline.branch.commits import Commit
 from strandline.branch.locking import OnDirty
-from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import Lock, LockMode, Tag
+from strandline.branch.rules.record import Branch as BranchRecord
+from strandline.branch.rules.record import Lock, LockMode, Tag
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
 from strandline.errors import BranchGone, NotAllowed, RefNotFound, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
 from strandline.repository.branch import Branch
-from strandline.repository.branches import (
+from strandline.repository.core.record import (
+    DEFAULT_PROTECTION,
+    MAX_PROTECTIONS,
+    Protection,
+    RepositoryRecord,
+    check_protection,
+)
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.locks.owners import LockOwners, swap_record
+from strandline.repository.locks.whole_repository import RepositoryLock, release_repository
+from strandline.repository.names.branches import (
     bring_rules,
     create_branch,
     create_tag,
@@ -32,21 +42,11 @@ from strandline.repository.branches import (
     repository_record,
     with_rules,
 )
-from strandline.repository.collection import GarbageCollection
-from strandline.repository.core import RepositoryCore
-from strandline.repository.fsck import Audit, fsck
-from strandline.repository.history import merge_base
-from strandline.repository.lock_owners import LockOwners, swap_record
-from strandline.repository.record import (
-    DEFAULT_PROTECTION,
-    MAX_PROTECTIONS,
-    Protection,
-    RepositoryRecord,
-    check_protection,
-)
-from strandline.repository.ref import Ref, open_ref
-from strandline.repository.repository_lock import RepositoryLock, release_repository
-from strandline.repository.results import Results
+from strandline.repository.refs.history import merge_base
+from strandline.repository.refs.ref import Ref, open_ref
+from strandline.repository.refs.results import Results
+from strandline.repository.upkeep.fsck import Audit, fsck
+from strandline.repository.upkeep.gc import GarbageCollection
 from strandline.shards.shard import Shard
 
 

@@ -32,9 +32,9 @@ from strandline.errors import (
 )
 from strandline.lake import Lake
 from strandline.operations import warning
-from strandline.shards.machine import MAX_COMMANDS_TOGETHER
-from strandline.shards.recent import Recent
-from strandline.shards.service import (
+from strandline.shards.deciding.machine import MAX_COMMANDS_TOGETHER
+from strandline.shards.deciding.recent import Recent
+from strandline.shards.deciding.service import (
     DECIDE_PATH,
     DECIDE_WITHIN_S,
     HEALTH_PATH,
@@ -45,7 +45,7 @@ from strandline.shards.service import (
     refusal,
 )
 from strandline.shards.shard import Shard
-from strandline.shards.state import ShardId
+from strandline.shards.state.state import ShardId
 
 BODY_MAX_BYTES = 64 << 20
 """A command describes what was written; the rows of small batches lie in it."""

@@ -18,17 +18,17 @@ from strandline.errors import AlreadyExists, InvalidName, SchemaMismatch, ShardN
 from strandline.forks import survives_forks
 from strandline.ids import new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
-from strandline.shards.blob_consensus import BlobConsensus
-from strandline.shards.codec import CODECS, JsonCodec, checked_schema, deserialised, serialised
-from strandline.shards.consensus import Consensus
-from strandline.shards.kv_consensus import KvConsensus
-from strandline.shards.machine import Machine, Place
-from strandline.shards.metering import Meter, MeteredBlobs, MeteredConsensus
-from strandline.shards.service import ServiceRoute, ShardService, Upkeep
+from strandline.shards.deciding.machine import Machine, Place
+from strandline.shards.deciding.service import ServiceRoute, ShardService, Upkeep
+from strandline.shards.log.blob_consensus import BlobConsensus
+from strandline.shards.log.consensus import Consensus
+from strandline.shards.log.kv_consensus import KvConsensus
+from strandline.shards.log.metering import Meter, MeteredBlobs, MeteredConsensus
+from strandline.shards.rows.codec import CODECS, JsonCodec, checked_schema, deserialised, serialised
 from strandline.shards.shard import Shard
-from strandline.shards.state import ShardId, State
-from strandline.shards.transitions import initial
-from strandline.shards.upkeep import Background, Heartbeats, is_due, maintain
+from strandline.shards.state.state import ShardId, State
+from strandline.shards.state.transitions import initial
+from strandline.shards.upkeep.upkeep import Background, Heartbeats, is_due, maintain
 
 ConsensusKind = Literal["kv", "blob"]
 FOLDER = "shards"

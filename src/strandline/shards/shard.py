@@ -10,15 +10,9 @@ import pyarrow as pa
 from strandline.arguments import checked
 from strandline.errors import SchemaMismatch
 from strandline.operations import logged
-from strandline.shards.batching import BatchingWriter
-from strandline.shards.codec import Codec, checked_schema, refuse_no_evolution, serialised
-from strandline.shards.collection import Collected, Swept, collect, sweep, write_rollup
-from strandline.shards.compaction import Compaction, compact_all, compact_once, rows_of
-from strandline.shards.contents import Rows
-from strandline.shards.frontier import Antichain, antichain
-from strandline.shards.machine import DEFAULT_TIMEOUT_S, Machine
-from strandline.shards.metering import Count, Meter
-from strandline.shards.reader import (
+from strandline.shards.deciding.machine import DEFAULT_TIMEOUT_S, Machine
+from strandline.shards.handles.batching import BatchingWriter
+from strandline.shards.handles.reader import (
     READER_LEASE_S,
     DurableReader,
     Listen,
@@ -27,11 +21,17 @@ from strandline.shards.reader import (
     listen_to,
     snapshot_of,
 )
-from strandline.shards.state import ShardId, State
-from strandline.shards.trace import Merged
-from strandline.shards.transitions import evolve_schema, retire
-from strandline.shards.upkeep import Heartbeats, is_due, maintain
-from strandline.shards.writer import Writer
+from strandline.shards.handles.writer import Writer
+from strandline.shards.log.metering import Count, Meter
+from strandline.shards.rows.codec import Codec, checked_schema, refuse_no_evolution, serialised
+from strandline.shards.rows.contents import Rows
+from strandline.shards.state.frontier import Antichain, antichain
+from strandline.shards.state.state import ShardId, State
+from strandline.shards.state.trace import Merged
+from strandline.shards.state.transitions import evolve_schema, retire
+from strandline.shards.upkeep.collection import Collected, Swept, collect, sweep, write_rollup
+from strandline.shards.upkeep.compaction import Compaction, compact_all, compact_once, rows_of
+from strandline.shards.upkeep.upkeep import Heartbeats, is_due, maintain
 
 
 @checked()

@@ -18,8 +18,8 @@ import pyarrow as pa
 from strandline.arguments import checked
 from strandline.errors import BeforeSince, ReaderExpired, ShardTimeout, UpperMismatch, UsageError
 from strandline.forks import survives_forks
-from strandline.shards.codec import TIME
-from strandline.shards.machine import DEFAULT_TIMEOUT_S
+from strandline.shards.deciding.machine import DEFAULT_TIMEOUT_S
+from strandline.shards.rows.codec import TIME
 from strandline.shards.shard import Shard
 
 Position = TypeVar("Position", int, str)

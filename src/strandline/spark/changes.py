@@ -13,11 +13,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from strandline.errors import CommitExpired, InvalidRef, RefNotFound, TableNotFound
 from strandline.repository.branch import Branch
 from strandline.repository.feed import SCHEMA
-from strandline.repository.ref import open_ref
+from strandline.repository.refs.ref import open_ref
+from strandline.repository.refs.results import ObjectInfo
 from strandline.repository.repository import Repository
-from strandline.repository.results import ObjectInfo
-from strandline.shards.codec import DIFF
-from strandline.shards.updates import update_schema
+from strandline.shards.rows.codec import DIFF
+from strandline.shards.rows.updates import update_schema
 from strandline.spark.read import scan_files
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile, data_files

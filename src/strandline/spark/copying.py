@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from strandline.blob import BlobStore, open_store
 from strandline.errors import StorageError, StrandlineError
-from strandline.repository.copying import Copied, Copier, CopyTask, copy_one
+from strandline.repository.jobs.copying import Copied, Copier, CopyTask, copy_one
 from strandline.spark.session import described, reason_of
 
 SCHEMA = "path STRING, size LONG, checksum STRING, error STRING"

@@ -20,9 +20,9 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.errors import InvalidSettings, StorageError, StoreUnavailable, StrandlineError, UsageError
-from strandline.repository.core import RepositoryCore
-from strandline.repository.parallel import in_parallel
-from strandline.repository.physical import PHYSICAL_ROOT
+from strandline.parallel import in_parallel
+from strandline.repository.core.physical import PHYSICAL_ROOT
+from strandline.repository.core.repository_core import RepositoryCore
 from strandline.spark.roots import folders_and_files, still_whole
 from strandline.spark.session import described, held_settings, is_connect, reason_of
 from strandline.tables.condition import Condition, refused

@@ -14,10 +14,10 @@ from pyspark.sql.types import StructType
 from strandline.blob import BlobInfo, BlobNotFound
 from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
 from strandline.errors import Conflict, StorageError, StrandlineError, UsageError
-from strandline.repository.parallel import in_parallel
-from strandline.repository.results import as_info
-from strandline.repository.upload import upload
-from strandline.repository.writable import IfChanged, Overwrite, Writable
+from strandline.parallel import in_parallel
+from strandline.repository.objects.upload import upload
+from strandline.repository.objects.writable import IfChanged, Overwrite, Writable
+from strandline.repository.refs.results import as_info
 from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics

@@ -24,7 +24,7 @@ from strandline.tables.scan import TableFile, cut, vanished
 from strandline.tables.values import partition_value
 
 if TYPE_CHECKING:
-    from strandline.repository.core import RepositoryCore
+    from strandline.repository.core.repository_core import RepositoryCore
 
 
 Describe = Callable[[], str]

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from strandline.clock import Microseconds, from_us
 from strandline.ids import CommitId
-from strandline.repository.results import Results
+from strandline.repository.refs.results import Results
 
 
 class TableChange(msgspec.Struct, frozen=True):

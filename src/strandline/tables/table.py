@@ -13,10 +13,10 @@ from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
 from strandline.operations import logged
 from strandline.repository.branch import Branch
-from strandline.repository.node import this_thread
-from strandline.repository.ref import Ref
-from strandline.repository.results import ObjectInfo
-from strandline.repository.writable import IfChanged
+from strandline.repository.core.node import this_thread
+from strandline.repository.objects.writable import IfChanged
+from strandline.repository.refs.ref import Ref
+from strandline.repository.refs.results import ObjectInfo
 from strandline.tables.condition import Condition
 from strandline.tables.history import TableChange, TableHistory
 from strandline.tables.record import (

@@ -1,4 +1,4 @@
-"""The conformance suite of `strandline.shards.consensus.Consensus`: one test for each sentence of the interface.
+"""The conformance suite of `strandline.shards.log.consensus.Consensus`: one test for each sentence of the interface.
 
 class TestMine(ConsensusTests):
     @pytest.fixture
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from strandline.errors import StoreUnavailable, UsageError
-from strandline.shards.consensus import SEQNO_MAX, Consensus, Versioned
+from strandline.shards.log.consensus import SEQNO_MAX, Consensus, Versioned
 
 K = "shard"
 THREADS = 4

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.errors import OutcomeUnknown
-from strandline.shards.commands import Answer, Routed
-from strandline.shards.consensus import Versioned
-from strandline.shards.machine import Machine
-from strandline.shards.recent import Recent
-from strandline.shards.state import ShardId
+from strandline.shards.deciding.commands import Answer, Routed
+from strandline.shards.deciding.machine import Machine
+from strandline.shards.deciding.recent import Recent
+from strandline.shards.log.consensus import Versioned
+from strandline.shards.state.state import ShardId
 from strandline.testing.faults import Outcome
 
 

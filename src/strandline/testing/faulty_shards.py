@@ -7,7 +7,7 @@ from typing import BinaryIO, TypeVar
 
 from strandline.blob.store import BlobExists, BlobInfo, BlobStore, PutMode
 from strandline.errors import StoreUnavailable
-from strandline.shards.consensus import SCAN_RECORDS, Consensus, Versioned
+from strandline.shards.log.consensus import SCAN_RECORDS, Consensus, Versioned
 from strandline.testing.faults import Outcome
 
 Result = TypeVar("Result")

@@ -11,15 +11,15 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from strandline.ids import new_id
-from strandline.repository.parallel import in_parallel
-from strandline.shards.codec import DIFF, TIME
-from strandline.shards.compaction import Compaction, apply
-from strandline.shards.contents import Piece, pieces_of
-from strandline.shards.frontier import TOP
+from strandline.parallel import in_parallel
+from strandline.shards.rows.codec import DIFF, TIME
+from strandline.shards.rows.contents import Piece, pieces_of
+from strandline.shards.rows.updates import concatenated, update_schema
 from strandline.shards.shard import Shard
-from strandline.shards.state import Batch, Part, State
-from strandline.shards.trace import Merge
-from strandline.shards.updates import concatenated, update_schema
+from strandline.shards.state.frontier import TOP
+from strandline.shards.state.state import Batch, Part, State
+from strandline.shards.state.trace import Merge
+from strandline.shards.upkeep.compaction import Compaction, apply
 from strandline.spark.read import quoted
 from strandline.spark.shards.native import written_files
 

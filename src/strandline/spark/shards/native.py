@@ -15,14 +15,14 @@ from pyspark.sql.types import StructField
 from strandline.blob import BlobStore
 from strandline.errors import StorageError, UsageError
 from strandline.ids import new_id
-from strandline.repository.parallel import in_parallel
-from strandline.shards.batches import WrittenBatch
-from strandline.shards.codec import DIFF, TIME
-from strandline.shards.contents import Split
-from strandline.shards.frontier import TOP
+from strandline.parallel import in_parallel
+from strandline.shards.rows.batches import WrittenBatch
+from strandline.shards.rows.codec import DIFF, TIME
+from strandline.shards.rows.contents import Split
+from strandline.shards.rows.updates import update_schema
 from strandline.shards.shard import Shard
-from strandline.shards.state import Part
-from strandline.shards.updates import update_schema
+from strandline.shards.state.frontier import TOP
+from strandline.shards.state.state import Part
 from strandline.spark.read import quoted
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.shards.sink import check_columns

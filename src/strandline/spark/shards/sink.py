@@ -15,12 +15,12 @@ from pyspark.sql.types import StructType
 from strandline.blob import open_store
 from strandline.errors import SchemaMismatch
 from strandline.ids import new_id
-from strandline.shards.batches import PART_TARGET_BYTES, BatchBuilder, WrittenBatch
-from strandline.shards.codec import DIFF, TIME, described, fits
-from strandline.shards.contents import Rows
-from strandline.shards.parts import PartWriter
+from strandline.shards.rows.batches import PART_TARGET_BYTES, BatchBuilder, WrittenBatch
+from strandline.shards.rows.codec import DIFF, TIME, described, fits
+from strandline.shards.rows.contents import Rows
+from strandline.shards.rows.parts import PartWriter
 from strandline.shards.shard import Shard
-from strandline.shards.state import ShardId
+from strandline.shards.state.state import ShardId
 from strandline.spark.shards.options import open_shard, query_of
 
 

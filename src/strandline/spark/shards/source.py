@@ -28,13 +28,13 @@ from strandline.ids import new_id
 from strandline.lake import Lake
 from strandline.repository.feed import SCHEMA as FEED_SCHEMA
 from strandline.repository.feed import Feed
-from strandline.shards.codec import TIME
-from strandline.shards.contents import Piece, Rows, Split, contents_by_key, pieces_of
-from strandline.shards.frontier import TOP
-from strandline.shards.reader import DurableReader, Reader, Release, before_since
+from strandline.shards.handles.reader import DurableReader, Reader, Release, before_since
+from strandline.shards.rows.codec import TIME
+from strandline.shards.rows.contents import Piece, Rows, Split, contents_by_key, pieces_of
+from strandline.shards.rows.updates import update_schema
 from strandline.shards.shard import Shard
-from strandline.shards.state import State
-from strandline.shards.updates import update_schema
+from strandline.shards.state.frontier import TOP
+from strandline.shards.state.state import State
 from strandline.spark.shards.options import need_reader, need_writer, open_place, open_shard
 from strandline.spark.shards.sink import ShardBatchWriter, ShardStreamWriter
 

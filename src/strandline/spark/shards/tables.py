@@ -8,11 +8,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from strandline.errors import UpperMismatch, UsageError
 from strandline.repository.branch import Branch
-from strandline.repository.ref import Ref, open_ref
-from strandline.repository.transaction import TransactionResult
-from strandline.shards.codec import DIFF
-from strandline.shards.frontier import TOP
+from strandline.repository.refs.ref import Ref, open_ref
+from strandline.repository.transactions.transaction import TransactionResult
+from strandline.shards.rows.codec import DIFF
 from strandline.shards.shard import Shard
+from strandline.shards.state.frontier import TOP
 from strandline.spark.read import quoted
 from strandline.spark.shards.native import read, written
 

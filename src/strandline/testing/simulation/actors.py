@@ -13,9 +13,9 @@ from typing import Any
 
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
-from strandline.repository.merging import MergeStrategy
+from strandline.repository.commits.merging import MergeStrategy
+from strandline.repository.refs.results import ObjectInfo
 from strandline.repository.repository import Repository
-from strandline.repository.results import ObjectInfo
 from strandline.testing.simulation.collector import collect_garbage
 from strandline.testing.simulation.history import CREATED, PATHS, Listing, Operation
 from strandline.testing.simulation.scheduler import Killed, Process

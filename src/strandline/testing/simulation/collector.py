@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strandline.branch.record import Branch, RefRecord, Tag
+from strandline.branch.rules.record import Branch, RefRecord, Tag
 from strandline.envelope import decode
 from strandline.errors import StrandlineError
 from strandline.ids import CommitId
+from strandline.repository.refs.results import ObjectInfo
 from strandline.repository.repository import Repository
-from strandline.repository.results import ObjectInfo
 from strandline.testing.simulation.history import Operation
 from strandline.testing.simulation.world import World
 from strandline.tree.range_file import read_ranges

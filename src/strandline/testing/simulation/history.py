@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from strandline.branch.commits import Commit
-from strandline.branch.record import Branch
+from strandline.branch.rules.record import Branch
 
 Status = Literal["ok", "refused", "failed", "unknown"]
 Value = str | None

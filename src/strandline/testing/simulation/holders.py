@@ -6,10 +6,10 @@ transaction, or holds a bare lock and lets the others try; it dies between any t
 
 from __future__ import annotations
 
-from strandline.branch.lock_rules import locks_of
-from strandline.branch.ranges import ALL
-from strandline.repository.held import Held
-from strandline.repository.locks import LockInfo, Take
+from strandline.branch.rules.lock_rules import locks_of
+from strandline.branch.rules.ranges import ALL
+from strandline.repository.locks.held import Held
+from strandline.repository.locks.locks import LockInfo, Take
 from strandline.testing.simulation.actors import KINDS, ROLES, Actor
 from strandline.testing.simulation.world import OWNER
 

@@ -17,9 +17,9 @@ from strandline.errors import (
     TransactionClosed,
     UsageError,
 )
-from strandline.repository.garbage import Collector
-from strandline.repository.retention import Retention
-from strandline.repository.transaction import Transaction
+from strandline.repository.core.retention import Retention
+from strandline.repository.transactions.transaction import Transaction
+from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.simulation.actors import KINDS, ROLES, SCENARIOS, Actor
 from strandline.testing.simulation.collector import under_way
 from strandline.testing.simulation.stores import store_time

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from strandline.branch.lock_rules import is_live
-from strandline.branch.ranges import as_ranges, overlap
-from strandline.branch.record import Branch, Lock
+from strandline.branch.rules.lock_rules import is_live
+from strandline.branch.rules.ranges import as_ranges, overlap
+from strandline.branch.rules.record import Branch, Lock
 from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange, Value
 
 ATOMIC = (

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from strandline.branch.record import LayersMoved
+from strandline.branch.rules.record import LayersMoved
 from strandline.errors import NothingToCommit, ObjectMissing, StrandlineError
 from strandline.repository.repository import Repository
 from strandline.testing.simulation import shards
@@ -160,7 +160,7 @@ def instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> I
             stack.enter_context(patch.object(module, name, counted(label, getattr(module, name))))
         stack.enter_context(patch.multiple("strandline.tree.store", read_rows=_read_rows, read_ranges=_read_ranges))
         # few moves on the record, so that the reflog has blocks within a short history
-        stack.enter_context(patch.multiple("strandline.branch.record", MOVES_KEPT=4, MOVES_KEPT_WHEN_FULL=2))
+        stack.enter_context(patch.multiple("strandline.branch.rules.record", MOVES_KEPT=4, MOVES_KEPT_WHEN_FULL=2))
         stack.enter_context(patch("strandline.branch.reflog.BLOCK_MOVES", 3))
         stack.enter_context(patch("strandline.branch.cell.CACHED_MAX_AGE_S", cached_s))
         stack.enter_context(patch("strandline.branch.sensor.TOMBSTONES", 8))

@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from strandline.shards.codec import checked_schema, serialised
-from strandline.shards.collection import collect, write_rollup
-from strandline.shards.compaction import compact_all
-from strandline.shards.transitions import initial
+from strandline.shards.rows.codec import checked_schema, serialised
+from strandline.shards.state.transitions import initial
+from strandline.shards.upkeep.collection import collect, write_rollup
+from strandline.shards.upkeep.compaction import compact_all
 from strandline.testing.simulation.exploring import Access, Exploring, Fault, Program, Run
 from strandline.testing.simulation.oracle import Broken
 from strandline.testing.simulation.scheduler import Endless, Process
@@ -97,9 +97,9 @@ def run(
     scheduler = Exploring(choices, fault, asleep or {})
     with ExitStack() as stack:
         stack.enter_context(seeded_ids("exhaustive"))
-        stack.enter_context(patch("strandline.shards.contents.READ_THREADS", 1))
+        stack.enter_context(patch("strandline.shards.rows.contents.READ_THREADS", 1))
         # a short tail, so that history is written and truncated
-        stack.enter_context(patch("strandline.shards.kv_consensus.TAIL_MAX_RECORDS", 2))
+        stack.enter_context(patch("strandline.shards.log.kv_consensus.TAIL_MAX_RECORDS", 2))
         world = prepared(scheduler, start)
         for who, names in enumerate(program):
             process = Process(f"p{who}")

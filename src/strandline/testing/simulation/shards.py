@@ -29,21 +29,21 @@ from strandline.errors import (
     StrandlineError,
     UpperMismatch,
 )
-from strandline.shards.blob_consensus import BlobConsensus
-from strandline.shards.codec import checked_schema, serialised
-from strandline.shards.collection import collect, sweep, write_rollup
-from strandline.shards.compaction import compact_all, compact_once, rows_of
-from strandline.shards.consensus import Consensus
-from strandline.shards.contents import as_tuples, pieces_of
-from strandline.shards.diff import Diff, apply
-from strandline.shards.kv_consensus import Head, KvConsensus
-from strandline.shards.machine import Machine, Place
-from strandline.shards.metering import Meter
-from strandline.shards.reader import DurableReader, Listen, Reader
+from strandline.shards.deciding.machine import Machine, Place
+from strandline.shards.handles.reader import DurableReader, Listen, Reader
+from strandline.shards.log.blob_consensus import BlobConsensus
+from strandline.shards.log.consensus import Consensus
+from strandline.shards.log.kv_consensus import Head, KvConsensus
+from strandline.shards.log.metering import Meter
+from strandline.shards.rows.codec import checked_schema, serialised
+from strandline.shards.rows.contents import as_tuples, pieces_of
 from strandline.shards.shard import Shard
-from strandline.shards.state import Batch, ShardId, State
-from strandline.shards.transitions import initial
-from strandline.shards.upkeep import Heartbeats
+from strandline.shards.state.diff import Diff, apply
+from strandline.shards.state.state import Batch, ShardId, State
+from strandline.shards.state.transitions import initial
+from strandline.shards.upkeep.collection import collect, sweep, write_rollup
+from strandline.shards.upkeep.compaction import compact_all, compact_once, rows_of
+from strandline.shards.upkeep.upkeep import Heartbeats
 from strandline.testing.simulation.oracle import Broken
 from strandline.testing.simulation.scheduler import Endless, Process, Scheduler, some_faults
 from strandline.testing.simulation.stores import (
@@ -489,9 +489,9 @@ def simulate(seed: int) -> Judged:
     reached: Counter[str] = Counter()
     with ExitStack() as stack:
         stack.enter_context(seeded_ids(seed))
-        stack.enter_context(patch("strandline.shards.contents.READ_THREADS", 1))
+        stack.enter_context(patch("strandline.shards.rows.contents.READ_THREADS", 1))
         # a short tail, so that history is written and truncated within a short schedule
-        stack.enter_context(patch("strandline.shards.kv_consensus.TAIL_MAX_RECORDS", rnd.choice((2, 4, 32))))
+        stack.enter_context(patch("strandline.shards.log.kv_consensus.TAIL_MAX_RECORDS", rnd.choice((2, 4, 32))))
         clients = rnd.choice(SCENARIOS)
         inline_max_bytes, clocks_agree = rnd.choice((0, 4_096)), not any(jumps[: len(clients)])
         world = World(scheduler, inline_max_bytes, clocks_agree, on_objects=rnd.random() < 0.4)

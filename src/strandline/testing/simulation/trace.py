@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from strandline.branch.record import Branch, RefRecord
+from strandline.branch.rules.record import Branch, RefRecord
 from strandline.envelope import decode
 from strandline.errors import Corrupted, StrandlineError
 from strandline.testing.simulation.oracle import Broken

@@ -10,8 +10,8 @@ from functools import cache
 from strandline import ids
 from strandline.blob import Resolver
 from strandline.branch.commits import CommitLog
-from strandline.branch.record import Branch as BranchRecord
-from strandline.branch.record import RefRecord
+from strandline.branch.rules.record import Branch as BranchRecord
+from strandline.branch.rules.record import RefRecord
 from strandline.branch.stores import Stores
 from strandline.clock import Event, Microseconds
 from strandline.envelope import decode
@@ -19,9 +19,9 @@ from strandline.errors import StrandlineError
 from strandline.ids import CommitId, RepositoryId
 from strandline.kv.memory import MemoryStore
 from strandline.kv.store import Store
-from strandline.repository.catalog import create_repository
-from strandline.repository.core import RepositoryCore
-from strandline.repository.record import LockOwner, RepositoryRecord
+from strandline.repository.core.record import LockOwner, RepositoryRecord
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.names.repositories import create_repository
 from strandline.repository.repository import Repository
 from strandline.testing.clock import START_US, ManualClock
 from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange

@@ -1,0 +1,1 @@
+"""Commits that are made from other trees: merges and imports."""

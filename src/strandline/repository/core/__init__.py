@@ -1,0 +1,1 @@
+"""What every other room of the repository stands on: records, physical keys, promises, retention."""

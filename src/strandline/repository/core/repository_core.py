@@ -1,0 +1,111 @@
+"""What all handles of one repository share in one process."""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from weakref import WeakValueDictionary
+
+from strandline import forks, metrics
+from strandline.background import Upkeep
+from strandline.blob import Resolver
+from strandline.branch.cell import BranchCell
+from strandline.branch.commits import CommitLog
+from strandline.branch.compaction import compact
+from strandline.branch.rules.record import Branch
+from strandline.branch.sensor import Sensor
+from strandline.branch.stores import Stores
+from strandline.branch.token_queue import sweep
+from strandline.shards.catalog import ShardCatalog
+from strandline.shards.deciding.service import ShardService
+from strandline.shards.shard import Shard
+
+SWEEP_EVERY_COMMITS = 100
+"""One commit in so many, by chance, sweeps dropped tokens: so do many short processes with a commit each."""
+COMPACT_AFTER_S = 1.0
+"""A compaction waits so long before it begins: deletions are often followed by a commit, which does the same work."""
+
+
+@dataclass
+class RepositoryCore:
+    """Stores, commits, branch records and addresses of one repository. Safe to share between threads.
+
+    Attributes:
+        reopen: makes the same repository in another process, from nothing secret: (callable, arguments).
+        compacts: whether a branch that needs it is compacted in the background.
+        shard_service: where shards are changed; None for here. `shard_upkeep` likewise.
+        transactions: those that this process has begun and not ended, by branch and writer.
+    """
+
+    name: str
+    stores: Stores
+    commits: CommitLog
+    resolver: Resolver
+    reopen: tuple[Callable[..., Any], tuple[Any, ...]]
+    upkeep: Upkeep
+    compacts: bool = True
+    shard_service: ShardService | None = None
+    shard_upkeep: ShardService | None = None
+    cells: dict[str, BranchCell] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=forks.lock)
+    transactions: WeakValueDictionary[tuple[str, str], Any] = field(default_factory=WeakValueDictionary)
+
+    @cached_property
+    def shards(self) -> ShardCatalog:
+        stores = self.stores
+        return ShardCatalog(
+            stores.kv,
+            stores.shards,
+            stores.trees.blobs,
+            stores.clock,
+            socket.gethostname(),
+            self.upkeep,
+            lambda name: (_reopen_shard, (self.reopen, name)),
+            runs_upkeep=self.compacts,
+            repository=self.name,
+            service=self.shard_service,
+            upkeep_service=self.shard_upkeep,
+        )
+
+    def cell(self, name: str) -> BranchCell:
+        cell = self.cells.get(name)
+        if cell is None:
+            sensor = Sensor(self._worth_compacting, self.stores.clock) if self.compacts else None
+            with self.lock:
+                cell = self.cells.setdefault(name, BranchCell(self.stores, name, sensor))
+        return cell
+
+    def committed(self) -> None:
+        """Now and then, after a commit, clean up after earlier ones: beside the caller, who waits for nothing."""
+        if random.random() * SWEEP_EVERY_COMMITS < 1:
+            self.upkeep.start(("sweep", self.name), lambda: sweep(self.stores))
+
+    def _worth_compacting(self, name: str, seen: Branch) -> None:
+        self.upkeep.start(("compaction", self.name, name), lambda: self._compact(name, seen))
+
+    def _compact(self, name: str, seen: Branch) -> None:
+        """Compact a branch that is as far as it was when that seemed worth it; this thread may begin much later."""
+        cell = self.cell(name)
+        self.upkeep.pause(COMPACT_AFTER_S)
+        if _progress(cell.read(seen.branch_id).branch) == _progress(seen):
+            try:
+                compact(cell, self.commits, seen.branch_id)
+            except Exception:
+                metrics.compactions("failed").inc()
+                raise
+
+
+def _progress(branch: Branch) -> tuple[str, int]:
+    """What a commit, a reset or a compaction changes."""
+    return branch.head, branch.content_epoch
+
+
+def _reopen_shard(repository: tuple[Callable[..., Any], tuple[Any, ...]], name: str) -> Shard:
+    make, arguments = repository
+    shard: Shard = make(*arguments).shard(name)
+    return shard

@@ -1,0 +1,1 @@
+"""Locks on ranges, on a branch, and on the repository; their owners; transactions under a lock."""

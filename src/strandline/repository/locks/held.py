@@ -1,0 +1,207 @@
+"""`branch.lock(…)`: a transaction that holds a lock, and ends it in the swap that publishes what was done under it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+from strandline.arguments import checked
+from strandline.branch import transactions
+from strandline.branch.locking import Change, OnDirty, acquire
+from strandline.branch.rules.lock_rules import Request
+from strandline.branch.rules.ranges import ALL, Range, as_ranges, told
+from strandline.branch.rules.record import LockMode
+from strandline.branch.transactions import TransactionRecord
+from strandline.errors import LockInvalid, StrandlineError, UsageError
+from strandline.ids import CommitId, new_id
+from strandline.operations import logged
+from strandline.repository.locks.locks import LockInfo, Ranges, after_taking, check_mode, check_wait, confirm_owners
+from strandline.repository.locks.owners import demand_owner
+from strandline.repository.refs.expressions import Target
+from strandline.repository.refs.ref import Ref
+from strandline.repository.transactions.overlay import Overlay
+from strandline.repository.transactions.transaction import Transaction
+from strandline.tree.rows import Entry, checked_staged
+
+if TYPE_CHECKING:
+    from strandline.repository.branch import Branch
+
+
+@checked()
+class Held(Transaction):
+    """Ranges of a branch that nobody else can change, and the one handle through which they are.
+
+    What is done through it is private until the `with` block ends: then it lands in one swap, and in the same swap the
+    lock ends. If the block raises, nothing lands, and the lock ends too. It also ends when the transaction is doomed
+    from elsewhere, so nobody has to wait for a dead holder: its successor, or an operator, aborts the transaction.
+    """
+
+    def __init__(
+        self,
+        branch: Branch,
+        what: Ranges | None,
+        *,
+        owner: str,
+        mode: LockMode,
+        timeout_s: float,
+        on_dirty: OnDirty,
+        message: str | None,
+        writer: str | None,
+        token: str,
+        metadata: Mapping[str, str] | None,
+    ) -> None:
+        check_mode(mode, on_dirty)
+        check_wait(timeout_s)
+        self._ranges = (ALL,) if what is None else as_ranges(what)
+        self._is_whole = what is None
+        self._owner = owner
+        self._mode: LockMode = mode
+        self._timeout_s = timeout_s
+        self._on_dirty: OnDirty = on_dirty
+        self._branch = branch
+        self.lock_id = new_id()
+        self.instead_of: tuple[str, ...] = ()
+        """Ids of locks that end in the swap in which this one becomes held."""
+        super().__init__(
+            branch,
+            writer or f"lock {self.lock_id}",
+            message if message is not None else f"Change {told(self._ranges)} under a lock of {owner}",
+            token=token,
+            node=None,
+            expect_unchanged=(),
+            on_staged="fail",
+            position=None,
+            max_uncommitted_bytes=None,
+            metadata=metadata,
+            committer=None,
+        )
+
+    @property
+    def ranges(self) -> tuple[Range, ...]:
+        return self._ranges
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """What its commit will carry."""
+        return self._draft.metadata
+
+    @property
+    def mode(self) -> LockMode:
+        return self._mode
+
+    @property
+    def lock(self) -> LockInfo:
+        """The lock as it is on record.
+
+        Raises:
+            LockRejected: it has ended.
+        """
+        return self._branch.locks[self.lock_id]
+
+    @logged("lock")
+    def begin(self) -> Self:
+        """Take the lock; what the branch holds then is what is read through this.
+
+        Raises:
+            LockInvalid, LockRejected, LockTimeout, UncommittedChanges: as for `branch.locks.take`.
+        """
+        demand_owner(self._core, self._owner)
+        with self._lock:
+            super().begin()
+            if self.is_repeat:
+                return self
+            try:
+                self._take(self._ranges, self._timeout_s, self._on_dirty)
+                with after_taking(self._on_dirty):
+                    self._follow()
+            except BaseException:
+                with suppress(StrandlineError):
+                    self.abort()
+                raise
+            self._locks = self._ends = (self.lock_id,)
+            return self
+
+    def go_on(self, lock_id: str, id: int, base: CommitId) -> None:
+        """Go on with an open transaction, and the lock that it holds, of a process that has died."""
+        with self._lock:
+            self.lock_id = lock_id
+            self._locks = self._ends = (lock_id,)
+            self._opened(id, base)
+
+    def adopt(self, entries: Sequence[tuple[str, Entry]]) -> None:
+        """Add objects whose bytes are kept: this transaction wrote them, or a link to them was announced."""
+        with self._lock:
+            prefix = self.data_prefix
+            values = checked_staged([entry for _, entry in entries])
+            self._add_all(dict(zip([path.encode() for path, _ in entries], values, strict=True)))
+            own = [entry for _, entry in entries if entry.physical_address.startswith(prefix)]
+            self._wrote(len(own), None, sum(entry.size for entry in own))
+
+    def _add_all(self, changes: Mapping[bytes, bytes]) -> None:
+        self._refuse_shared()
+        Overlay._add(self, changes)
+
+    def _take(self, ranges: tuple[Range, ...], timeout_s: float, on_dirty: OnDirty, *, extends: bool = False) -> None:
+        request = Request(
+            id=self.lock_id,
+            owner=self._owner,
+            description=demand_owner(self._core, self._owner).description,
+            mode=self._mode,
+            ranges=ranges,
+            writer=self.writer,
+            transaction=self.transaction_id,
+            is_whole=self._is_whole,
+            extends=extends,
+        )
+        releases = () if extends else self.instead_of
+        change = Change([request], releases, on_dirty, self._branch.locks._commit)
+        acquire(self._cell, self._core.commits, self.branch_id, change, timeout_s)
+        with after_taking(on_dirty):
+            confirm_owners(self._core, [] if extends else [self._owner], self._let_go)
+
+    def _follow(self) -> None:
+        """Read the head as it is now; written down first, so that nobody collects it."""
+        head = self._branch.id
+        known = TransactionRecord(id=self.transaction_id, writer=self.writer, branch_id=self.branch_id)
+        transactions.rebase(self._core.stores, known, head)
+        self._target = Target("commit", head, self.name, self.branch_id)
+        self._beneath = Ref(self._core, self.name, self._target)
+
+    @logged("extend lock")
+    def extend(self, what: Ranges, *, timeout_s: float = 0.0, on_dirty: OnDirty = "fail") -> None:
+        """Cover more. What was read of the new ranges before may have been changed by others since.
+
+        Raises:
+            LockRejected: others are in the way; the lock stays as it was.
+        """
+        self._demand_open()
+        if self._is_whole:
+            raise LockInvalid("A lock on the whole branch covers everything already.")
+        more = as_ranges(what)
+        check_wait(timeout_s)
+        self._take(more, timeout_s, on_dirty, extends=True)
+        self._ranges = as_ranges([*self._ranges, *more])
+        with self._lock:
+            if self._claims.is_empty:
+                self._follow()
+
+    def _let_go(self) -> None:
+        """Take the lock off the record; it counts for nothing once the transaction has ended, so this only tidies."""
+        with suppress(StrandlineError):
+            self._branch.locks.end([self.lock_id])
+
+    def _add(self, changes: Mapping[bytes, bytes]) -> None:
+        self._refuse_shared()
+        super()._add(changes)
+
+    def _refuse_shared(self) -> None:
+        if self._mode == "shared":
+            raise UsageError(
+                "A shared lock lets nobody change anything, its holders neither.", next="Take an exclusive lock."
+            )
+
+    def abort(self) -> None:
+        """Give up: nothing lands, and the lock ends."""
+        super().abort()
+        self._let_go()

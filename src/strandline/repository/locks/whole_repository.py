@@ -1,0 +1,200 @@
+"""A lock on all branches of a repository, present and future ("locked database")."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from msgspec.structs import replace
+
+from strandline.arguments import checked
+from strandline.branch.cell import update
+from strandline.branch.locking import Change, OnDirty, acquire
+from strandline.branch.rules.lock_rules import Request, inherit, without_locks
+from strandline.branch.rules.ranges import ALL
+from strandline.branch.rules.record import Branch as BranchRecord
+from strandline.branch.rules.record import Lock, LockMode
+from strandline.errors import LockLost, LockRejected, RefNotFound, StrandlineError
+from strandline.ids import new_id
+from strandline.operations import logged
+from strandline.repository.core.record import RepositoryRecord
+from strandline.repository.locks.locks import check_mode
+from strandline.repository.locks.owners import demand_owner, swap_record
+from strandline.repository.names.branches import BEING_MADE, list_names, repository_record, with_rules
+
+if TYPE_CHECKING:
+    from strandline.repository.repository import Repository
+
+
+@checked()
+class RepositoryLock:
+    """Nobody changes any branch, but transactions that name this lock: `branch.transaction(…, locks=lock.id)`.
+
+    Locks on ranges keep their records and rest; only who names this lock can take or release any. Branches that are
+    made meanwhile are under it from the beginning. Used with `with`, it is released at the end of the block.
+    """
+
+    def __init__(self, repository: Repository, owner: str, mode: LockMode, timeout_s: float, on_dirty: OnDirty) -> None:
+        check_mode(mode, on_dirty)
+        self._repository = repository
+        self._core = repository._core
+        self._owner = owner
+        self._mode: LockMode = mode
+        self._timeout_s = timeout_s
+        self._on_dirty: OnDirty = on_dirty
+        self.id = new_id()
+
+    @property
+    def place(self) -> str:
+        return self._core.name
+
+    @logged("lock repository")
+    def take(self) -> Self:
+        """Take it: first for all branches to come, then branch by branch.
+
+        Invariant: the repository says so before the branches are listed. A branch that is made meanwhile is locked
+        until it has read what the repository says. If it read that before, it is listed here, and this lock takes the
+        place of that one before it ends.
+
+        Raises:
+            LockRejected: somebody else holds one, of the repository or of a whole branch. Nothing stays locked.
+        """
+        owner = demand_owner(self._core, self._owner)
+        lock = Lock(
+            id=self.id,
+            owner=owner.name,
+            description=owner.description,
+            mode=self._mode,
+            state="pending",
+            ranges=(ALL,),
+            taken_at=self._core.stores.clock.now_us(),
+            of_repository=True,
+        )
+
+        def flag(record: RepositoryRecord) -> RepositoryRecord:
+            held = record.lock
+            if held is not None:
+                raise LockRejected(
+                    f"Repository {record.name!r} is locked by {held.owner!r} ({held.description}), lock {held.id}.",
+                    next="Wait until it is released, or end it: repository.release_lock().",
+                )
+            return replace(record, lock=lock)
+
+        def end(record: RepositoryRecord) -> RepositoryRecord:
+            if record.lock is None or record.lock.id != self.id:
+                raise LockLost(
+                    f"Lock {self.id} on repository {record.name!r} was released from elsewhere before it was held.",
+                    next="Look at repository.lock, then take it again.",
+                )
+            return replace(record, lock=replace(lock, state="held"))
+
+        try:
+            swap_record(self._core, flag)
+        except LockRejected:
+            raise  # nothing is on record
+        except StrandlineError:
+            with suppress(StrandlineError):
+                self.release()
+            raise
+        try:
+            while left := self._free():
+                for name in left:
+                    with suppress(RefNotFound):  # deleted meanwhile
+                        self._take_branch(name, lock)
+            demand_owner(self._core, self._owner)
+            swap_record(self._core, end)
+        except BaseException:
+            with suppress(StrandlineError):
+                self.release()
+                end_on_branches(self._repository, self.id)  # others may have ended it on the repository alone
+            raise
+        return self
+
+    def _branches(self) -> list[tuple[str, BranchRecord]]:
+        listed = list_names(self._core, "branch")
+        return [(name, record) for name, record in listed if isinstance(record, BranchRecord)]
+
+    def _free(self) -> list[str]:
+        """The branches that are not under the lock yet."""
+        return [
+            name
+            for name, record in self._branches()
+            if record.whole is None or record.whole.id != self.id or record.whole.state != "held"
+        ]
+
+    def _take_branch(self, name: str, lock: Lock) -> None:
+        def take_over(record: BranchRecord) -> BranchRecord:
+            is_new = record.whole is not None and record.whole.id.startswith(BEING_MADE)
+            if not is_new:
+                return record
+            # the rules as well, read after the branch: its maker, if it lives, finds it made and leaves it alone
+            return inherit(with_rules(repository_record(self._core)[1], name, record), lock)
+
+        cell = self._core.cell(name)
+        seen = cell.read().branch
+        if take_over(seen) != seen:
+            update(cell, seen.branch_id, take_over)
+            return
+        request = Request(
+            id=self.id,
+            owner=self._owner,
+            description=lock.description,
+            mode=self._mode,
+            ranges=(ALL,),
+            is_whole=True,
+            of_repository=True,
+        )
+        branch = self._repository.branch(name)
+        change = Change([request], on_dirty=self._on_dirty, commit=branch.locks._commit)
+        acquire(branch._cell, self._core.commits, branch.branch_id, change, self._timeout_s)
+
+    @logged("release repository")
+    def release(self) -> None:
+        """End it: first for branches to come. Again is fine."""
+        release_repository(self._repository, self.id)
+
+    def __enter__(self) -> Self:
+        return self.take()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def release_repository(repository: Repository, id: str | None = None) -> bool:
+    """End the lock of a repository, if it is this one; None ends any. Whether there was one. Goes on with what died.
+
+    Branches that are made from the first swap on are free; the lock leaves the repository's record when all are.
+    """
+    core = repository._core
+    held = repository_record(core)[1].lock
+    if held is None or (id is not None and held.id != id):
+        return False
+
+    def releasing(record: RepositoryRecord) -> RepositoryRecord:
+        is_mine = record.lock is not None and record.lock.id == held.id
+        return replace(record, lock=replace(held, state="releasing")) if is_mine else record
+
+    def gone(record: RepositoryRecord) -> RepositoryRecord:
+        return replace(record, lock=None) if record.lock is not None and record.lock.id == held.id else record
+
+    swap_record(core, releasing)
+    end_on_branches(repository, held.id)
+    swap_record(core, gone)
+    return True
+
+
+def end_on_branches(repository: Repository, id: str) -> None:
+    """Take the lock of a repository off the branches that have it.
+
+    A branch that is being made is swapped as well: its maker, who may have read the lock before it ended, looks again.
+    """
+    core = repository._core
+    for name, record in list_names(core, "branch"):
+        if not isinstance(record, BranchRecord) or record.whole is None:
+            continue
+        if record.whole.id == id or record.whole.id.startswith(BEING_MADE):
+            with suppress(RefNotFound):
+                update(core.cell(name), record.branch_id, lambda seen: without_locks(seen, [id]))

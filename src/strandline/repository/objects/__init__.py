@@ -1,0 +1,1 @@
+"""What is written to a branch before it is committed."""

@@ -1,0 +1,159 @@
+"""Bringing bytes in: the physical key, the checksum, and the entry that will be staged."""
+
+from __future__ import annotations
+
+import io
+import mimetypes
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import IO, Any, BinaryIO, cast
+
+from blake3 import blake3
+
+from strandline.errors import NotFound, UsageError
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.tree.rows import Entry, user_metadata_json
+
+Content = bytes | bytearray | memoryview | str | Path | IO[bytes]
+"""Bytes, text (as UTF-8), a path to a local file, or a binary file."""
+SPOOL_BYTES = 16 << 20
+CHUNK_BYTES = 1 << 20
+METADATA_MAX_BYTES = 8 << 10
+CONTENT_TYPE_MAX_CHARS = 255
+
+
+def check_metadata(metadata: Mapping[str, str] | None) -> str | None:
+    """The canonical text of user metadata; refuses what is not a small map of strings."""
+    if metadata is None:
+        return None
+    if not all(isinstance(key, str) and isinstance(value, str) for key, value in metadata.items()):
+        raise UsageError("User metadata must map strings to strings.", next="Convert the values with str().")
+    text = user_metadata_json(dict(metadata))
+    if text is not None and len(text.encode()) > METADATA_MAX_BYTES:
+        raise UsageError(
+            f"The user metadata has {len(text.encode()):,} bytes; the most is {METADATA_MAX_BYTES:,}.",
+            next="Put large values into an object of their own.",
+        )
+    return text
+
+
+def upload(
+    core: RepositoryCore,
+    key: str,
+    path: str,
+    content: Content,
+    content_type: str | None,
+    metadata: Mapping[str, str] | None,
+) -> Entry:
+    """Store content under a fresh physical key and make its entry. Nothing is staged yet."""
+    text = check_metadata(metadata)
+    if content_type is not None and not (isinstance(content_type, str) and len(content_type) <= CONTENT_TYPE_MAX_CHARS):
+        raise UsageError(
+            f"The content type of {path!r} is none.", next=f"Use a text of at most {CONTENT_TYPE_MAX_CHARS} characters."
+        )
+    blobs = core.resolver.namespace
+    digest = blake3()
+    if isinstance(content, str):
+        try:
+            content = content.encode()
+        except UnicodeEncodeError as error:
+            raise UsageError(f"The text for {path!r} is not Unicode: {error.reason}.", next="Give bytes.") from None
+    if isinstance(content, bytes | bytearray | memoryview):
+        body = bytes(content)
+        digest.update(body)
+        size = len(body)
+        blobs.put(key, body)
+    elif not isinstance(content, Path) and not hasattr(content, "read"):
+        raise UsageError(
+            f"{type(content).__name__} is not content for {path!r}.",
+            next="Give bytes, text, a pathlib.Path of a local file, or a binary file.",
+        )
+    else:
+        with ExitStack() as stack:
+            source = stack.enter_context(_open(content)) if isinstance(content, Path) else content
+            if not getattr(source, "seekable", lambda: False)():
+                source = stack.enter_context(_spooled(source, path))
+            start = source.tell()
+            while chunk := _chunk(source, path):
+                digest.update(chunk)
+            size = source.tell() - start
+            source.seek(start)
+            blobs.put(key, cast("BinaryIO", source))
+    return Entry(
+        physical_address=key,
+        size=size,
+        checksum=f"blake3:{digest.hexdigest()}",
+        modified_at=core.stores.clock.now_us(),
+        content_type=content_type or mimetypes.guess_type(path)[0],
+        user_metadata=text,
+    )
+
+
+def _open(path: Path) -> IO[bytes]:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise NotFound(f"The file {str(path)!r} cannot be read: {error.strerror}.", next="Check the path.") from error
+
+
+def _chunk(source: IO[bytes], path: str) -> bytes:
+    """The next bytes of a file; none at its end, and only there.
+
+    Raises:
+        UsageError: it is a file of text, or has nothing to give yet, which is no end.
+    """
+    chunk: Any = source.read(CHUNK_BYTES)
+    if isinstance(chunk, bytes | bytearray | memoryview):
+        return bytes(chunk)
+    if chunk is None:
+        raise UsageError(
+            f"The file for {path!r} does not wait for its bytes: read() gave None.",
+            next="Make it blocking, or read it to its end first.",
+        )
+    raise UsageError(f"The file for {path!r} is not binary.", next="Open it with mode 'rb'.")
+
+
+def _spooled(source: IO[bytes], path: str) -> IO[bytes]:
+    spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115 - the caller closes it
+    while chunk := _chunk(source, path):
+        spool.write(chunk)
+    spool.seek(0)
+    return spool
+
+
+class ObjectWriter(io.BufferedIOBase):
+    """A binary file whose content becomes an object when it is closed; if the `with` block fails, it does not."""
+
+    def __init__(self, finish: Callable[[IO[bytes]], object]) -> None:
+        self._finish = finish
+        self._spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return self._spool.write(data)
+
+    def tell(self) -> int:
+        return self._spool.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self._spool.seek(0)
+                self._finish(self._spool)
+            finally:
+                self.discard()
+
+    def discard(self) -> None:
+        """Close without making an object."""
+        self._spool.close()
+        super().close()
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()

@@ -1,0 +1,1 @@
+"""What can be read at a commit, a tag or a branch."""

@@ -1,0 +1,227 @@
+"""Taking objects out of a lake as plain files: into a new local folder, or below a prefix of an object store.
+
+Everything that can be refused is found before anything is written. A local folder appears whole, by a rename, or not at
+all. An object store has no rename: there a marker says that an export is under way or broke off, and the next call goes
+on with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from strandline import forks
+from strandline.blob import BlobNotFound, BlobStore, open_store
+from strandline.errors import Contention, StoreUnavailable, StrandlineError, UsageError, some_paths
+from strandline.ids import new_id
+from strandline.parallel import in_parallel
+from strandline.repository.refs.results import ObjectInfo
+
+if TYPE_CHECKING:
+    from strandline.repository.refs.ref import Ref
+
+COPY_BUFFER_BYTES = 1 << 20
+UNDER_WAY = ".strandline-export"
+"""Lies at the place in an object store until everything is there."""
+Item = tuple[ObjectInfo, str]
+"""An object, and its path below the place that it is exported to."""
+Progress = Callable[[ObjectInfo], object]
+
+
+def is_url(place: str | os.PathLike[str]) -> bool:
+    return "://" in os.fspath(place)
+
+
+def local_only(place: str | os.PathLike[str], what: str) -> Path:
+    """The path of a local file or folder; refuses a URL, which would become a folder of that name."""
+    if is_url(place):
+        raise UsageError(f"{what} goes to a local path, not to {os.fspath(place)!r}.", next="Use `export` for URLs.")
+    return checked_path(place)
+
+
+def checked_path(place: str | os.PathLike[str]) -> Path:
+    """The path of a local file or folder that can have this name."""
+    text = os.fspath(place)
+    if "\0" in text or not text:
+        raise UsageError(f"{text!r} is not a path: expected the name of a file or folder.", next="Give a name.")
+    return Path(text)
+
+
+def refuse_unfit(items: Sequence[Item]) -> None:
+    """Raise for paths that cannot be files beside each other.
+
+    Raises:
+        UsageError: one leads out of the folder, or one is a file where another needs a folder.
+    """
+    paths = {relative for _, relative in items}
+    bad = [relative for relative in paths if any(part in ("", ".", "..") for part in relative.split("/"))]
+    if bad:
+        raise _unfit(f"{some_paths(sorted(bad))} cannot be a file: it has empty, '.' or '..' parts.")
+    for relative in sorted(paths):
+        parts = relative.split("/")
+        for depth in range(1, len(parts)):
+            if (above := "/".join(parts[:depth])) in paths:
+                raise _unfit(f"{above!r} is an object, and {relative!r} needs a folder of that name.")
+
+
+def _unfit(what: str) -> UsageError:
+    return UsageError(what, safe="Nothing was written.", next="Export a prefix without it, or rename it on a branch.")
+
+
+def export(ref: Ref, items: Sequence[Item], target: str | Path, progress: Progress | None) -> int:
+    """Copy objects to a local folder that is new or empty, or below a prefix in which nothing lies; their number."""
+    refuse_unfit(items)
+    lock = forks.lock()
+
+    def tell(info: ObjectInfo) -> None:
+        if progress is not None:
+            with lock:
+                progress(info)
+
+    if is_url(target):
+        return _to_store(ref, items, os.fspath(target), tell)
+    return _to_folder(ref, items, checked_path(target), tell)
+
+
+def _to_folder(ref: Ref, items: Sequence[Item], target: Path, tell: Callable[[ObjectInfo], None]) -> int:
+    root = Path(os.path.realpath(target))
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise UsageError(f"{str(target)!r} exists and is not an empty folder.", next="Export into a new folder.")
+    is_new = not root.exists()
+    # a folder that is there stays: it may be a mount, or the folder that the user's shell stands in
+    partial = root.with_name(f".{root.name}.{new_id()}.part") if is_new else root / f".{new_id()}.part"
+
+    def copy(item: Item) -> None:
+        info, relative = item
+        place = partial / relative
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with ref._open_whole(info) as source, place.open("wb") as file:
+            shutil.copyfileobj(source, file, COPY_BUFFER_BYTES)
+        tell(info)
+
+    try:
+        partial.mkdir(parents=True)
+        count = sum(1 for _ in in_parallel(copy, items))
+        if is_new:
+            partial.replace(root)
+        else:
+            _move_up(partial)
+        return count
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise UsageError(
+            f"The folder {str(target)!r} cannot be written: {error.strerror or error}.",
+            safe="The lake is as it was, and so is the folder.",
+            next="Make room, or export somewhere else.",
+        ) from error
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _move_up(partial: Path) -> None:
+    """Move what is in a folder into the one that it is in, all of it or nothing."""
+    moved: list[Path] = []
+    try:
+        for entry in sorted(partial.iterdir()):
+            place = partial.parent / entry.name
+            entry.replace(place)
+            moved.append(place)
+        partial.rmdir()
+    except OSError:
+        for entry in moved:
+            entry.replace(partial / entry.name)
+        raise
+
+
+def _to_store(ref: Ref, items: Sequence[Item], target: str, tell: Callable[[ObjectInfo], None]) -> int:
+    if any(relative == UNDER_WAY for _, relative in items):
+        raise _unfit(f"{UNDER_WAY!r} is the name of the marker of an export.")
+    place = open_store(target)
+    stale = _left_behind(place, target)
+    keys = {relative for _, relative in items}
+    mark = msgspec.json.encode(UnderWay(ref.id, new_id(), sorted(keys | stale)))
+    place.put(UNDER_WAY, mark)
+
+    def copy(item: Item) -> None:
+        info, relative = item
+        with ref._open_whole(info) as source:
+            place.put(relative, source)
+        tell(info)
+
+    try:
+        place.delete_many(sorted(stale - keys))
+        count = sum(1 for _ in in_parallel(copy, items))
+        if not _has(place, mark):
+            raise Contention(
+                f"Another export to {target} has begun, and may have deleted what this one wrote.",
+                next="Export to a prefix of its own.",
+            )
+    except StrandlineError as error:
+        error.safe = f"The lake is as it was; {target} holds a part, and the marker {UNDER_WAY} says so."
+        raise
+    place.delete_many([UNDER_WAY])
+    return count
+
+
+class UnderWay(msgspec.Struct, frozen=True):
+    """The marker: what an export writes, so that the next one deletes no more than that.
+
+    Attributes:
+        attempt: no other export has it.
+        keys: all that it may leave at the place, if it breaks off.
+    """
+
+    commit: str
+    attempt: str
+    keys: list[str]
+
+
+def _left_behind(place: BlobStore, target: str) -> set[str]:
+    """What an export that broke off has left at a place; nothing if nothing lies there.
+
+    Raises:
+        UsageError: something else lies there.
+    """
+    try:
+        known = set(msgspec.json.decode(place.get(UNDER_WAY), type=UnderWay).keys)
+        there = set(place.list_keys()) - {UNDER_WAY}
+    except (BlobNotFound, msgspec.MsgspecError):
+        known = set()
+        there = set(itertools.islice(place.list_keys(), 1))
+    if others := sorted(there - known):
+        raise UsageError(
+            f"Something lies at {target!r} already: {some_paths(others)}.", next="Export to a prefix of its own."
+        )
+    return there
+
+
+def _has(place: BlobStore, mark: bytes) -> bool:
+    try:
+        return place.get(UNDER_WAY) == mark
+    except BlobNotFound:
+        return False
+
+
+def checked_size(file: BinaryIO, size: int, what: Callable[[int], StrandlineError]) -> BinaryIO:
+    """A file whose length is what is on record.
+
+    Args:
+        what: the error for another length.
+    """
+    try:
+        found = file.seek(0, os.SEEK_END)
+        file.seek(0)
+    except (OSError, ValueError) as error:
+        file.close()
+        raise StoreUnavailable(f"The object store failed: {error}.", happened="no") from error
+    if found != size:
+        file.close()
+        raise what(found)
+    return file

@@ -1,0 +1,378 @@
+"""Reading: a handle on a commit, a tag, a branch as it stands, or the staged part of a branch."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
+
+import pyarrow as pa
+
+from strandline.arguments import INT64_MAX, checked
+from strandline.blob import BlobNotFound, BlobStore, is_absolute
+from strandline.branch.commits import Commit
+from strandline.branch.view import tree_window, uncommitted
+from strandline.clock import Microseconds, to_us
+from strandline.errors import Corrupted, ObjectMissing, ObjectNotFound, UsageError
+from strandline.ids import CommitId, check_path, prefix_end
+from strandline.operations import logged
+from strandline.repository.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.refs.differences import Diff
+from strandline.repository.refs.exporting import checked_size, export, local_only
+from strandline.repository.refs.expressions import Target, parse_time, resolve
+from strandline.repository.refs.history import Log, LogFilter
+from strandline.repository.refs.listing import Listing
+from strandline.repository.refs.results import ObjectInfo, as_info
+from strandline.tree.diff import Difference, diff
+from strandline.tree.rows import Entry
+from strandline.tree.store import Tree
+
+if TYPE_CHECKING:
+    from strandline.tables.table import Table
+
+COPY_BUFFER_BYTES = 1 << 20
+
+
+@checked(
+    but=(
+        "find",
+        "exists",
+        "read",
+        "stat",
+    )
+)
+class Ref:
+    """Something that can be read: here a commit, which never changes. `Branch` is a `Ref` too.
+
+    Safe to share between threads; usable after a fork; pickles without secrets.
+    """
+
+    def __init__(self, core: RepositoryCore, expression: str, target: Target) -> None:
+        self._core = core
+        self.expression = expression
+        self._target = target
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._core.name}/{self.expression}>"
+
+    @property
+    def place(self) -> str:
+        """repository/ref"""
+        return f"{self._core.name}/{self.expression}"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen_ref, (self._core.reopen, self.expression, self._target)
+
+    # --- what the kinds of refs do differently ------------------------------------------------------------------------
+
+    @property
+    def id(self) -> CommitId:
+        """The commit; of a branch, its head right now."""
+        return self._target.commit
+
+    def _find(self, path: str, key: bytes) -> Entry | None:
+        return self._core.stores.trees.find(self._tree(), path)
+
+    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        return tree_window(self._core.stores.trees, self._tree(), start, end, limit)
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _tree(self) -> Tree:
+        return self._core.commits.tree(self.id)
+
+    @property
+    def commit_info(self) -> Commit:
+        """The commit's record: message, date, parents, metadata."""
+        return self._core.commits.get(self.id)
+
+    def find(self, path: str) -> ObjectInfo | None:
+        """The object at a path, or None."""
+        entry = self._find(path, check_path(path))
+        return None if entry is None else as_info(path, entry)
+
+    def stat(self, path: str) -> ObjectInfo:
+        """The object at a path.
+
+        Raises:
+            ObjectNotFound: there is none.
+        """
+        found = self.find(path)
+        if found is None:
+            raise ObjectNotFound(
+                f"There is no object {path!r} in {self._core.name}/{self.expression}.",
+                next=f"`strandline ls {self._core.name}/{self.expression}/` lists what there is.",
+            )
+        return found
+
+    def exists(self, path: str) -> bool:
+        return self.find(path) is not None
+
+    def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes of an object, or of a part of it.
+
+        Raises:
+            ObjectNotFound: there is no object at the path.
+            ObjectMissing: there is, but its bytes are gone from the object store.
+        """
+        info = self.stat(path)
+        blobs, key = self._locate(info)
+        if type(start) is not int or (end is not None and type(end) is not int):
+            raise UsageError(f"{start!r} to {end!r} is no part of an object.", next="Give numbers of bytes.")
+        if not 0 <= start <= INT64_MAX or (end is not None and not 0 <= end <= INT64_MAX):
+            raise UsageError(
+                f"{start} to {end} is no part of an object.", next="Count the bytes from its beginning, 0."
+            )
+        try:
+            data = blobs.get(key, start, end)
+        except BlobNotFound:
+            raise self._missing(info) from None
+        expected = max(0, (info.size if end is None else min(end, info.size)) - start)
+        if len(data) != expected:
+            raise self._damaged(info, start + len(data))
+        return data
+
+    get = read
+
+    def open(self, path: str, mode: str = "rb") -> IO[Any]:
+        """A file over an object: "rb" for bytes, "r" for text."""
+        if mode not in ("rb", "r"):
+            raise UsageError(
+                f"{self.expression!r} cannot be opened with mode {mode!r}.", next="Only branches can be written."
+            )
+        file = self._open_whole(self.stat(path))
+        return file if mode == "rb" else io.TextIOWrapper(file, "utf-8")
+
+    def _locate(self, info: ObjectInfo) -> tuple[BlobStore, str]:
+        """Where the bytes are. What was imported by reference must still be what was imported.
+
+        Raises:
+            ObjectMissing: the bytes are gone, or others lie in their place.
+        """
+        blobs, key = self._core.resolver.resolve(info.physical_address)
+        if is_absolute(info.physical_address) and info.checksum.startswith("etag:"):
+            try:
+                found = blobs.head(key)
+            except BlobNotFound:
+                raise self._missing(info) from None
+            if (found.size, f"etag:{found.etag}") != (info.size, info.checksum):
+                raise ObjectMissing(
+                    f"{info.physical_address!r} was changed since it was imported as {info.path!r}: these are not the "
+                    f"bytes of {self._core.name}/{self.expression}.",
+                    next="Import it again to use the new bytes; the old ones are gone.",
+                )
+        return blobs, key
+
+    def url(self, path: str) -> str:
+        """Where the bytes of an object are, as Spark and Hadoop write it; to be read, never written."""
+        blobs, key = self._core.resolver.resolve(self.stat(path).physical_address)
+        return blobs.spark_url(key)
+
+    def _missing(self, info: ObjectInfo) -> ObjectMissing:
+        stores = self._core.stores
+        if self._target.kind == "commit" and is_expired(stores, self.id):
+            return ObjectMissing(
+                f"Commit {self.id[:12]} has expired, and the bytes of {info.path!r} were collected.",
+                next="Read a commit that is kept; pin one that has to be read for long: with ref.pin(): …",
+            )
+        return ObjectMissing(
+            f"The bytes of {info.path!r} in {self._core.name}/{self.expression} are gone: there is nothing at "
+            f"{info.physical_address!r}.",
+            next="Restore them from a backup of the object store, or read the path from another commit.",
+        )
+
+    def list(self, prefix: str = "", *, delimiter: str = "", after: str = "", amount: int | None = None) -> Listing:
+        """The objects below a prefix, in byte order of their paths.
+
+        Args:
+            delimiter: paths with a delimiter after the prefix are shown once, as `CommonPrefix`.
+            after: begin behind this path.
+            amount: at most so many.
+        """
+        return Listing(self._window, prefix, delimiter, after, amount)
+
+    def log(
+        self,
+        *,
+        amount: int | None = None,
+        first_parent: bool = False,
+        paths: Sequence[str] | str = (),
+        prefixes: Sequence[str] | str = (),
+        since: datetime | str | None = None,
+        until: datetime | str | None = None,
+    ) -> Log:
+        """The history, newest first; filters are those of `LogFilter`, times may be written as in ref expressions."""
+        now = self._core.stores.clock.now_us()
+        paths, prefixes = ((text,) if isinstance(text, str) else tuple(text) for text in (paths, prefixes))
+        wanted = LogFilter(first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount)
+        return Log(self._core.commits, self.id, wanted)
+
+    def diff(self, other: Ref | str, prefix: str = "") -> Diff:
+        """What changes from this ref's commit to that of another one; what is staged does not count."""
+        left, right = self.id, self._other(other).id
+        low, high = key_range(prefix)
+        trees, commits = self._core.stores.trees, self._core.commits
+        return Diff(lambda: diff(trees, commits.tree(left), commits.tree(right), low, high))
+
+    def _other(self, other: Ref | str) -> Ref:
+        if isinstance(other, Ref):
+            if other._core.stores.repository_id != self._core.stores.repository_id:
+                raise UsageError(f"{other!r} is a ref of another repository.", next="Use refs of one repository.")
+            return other
+        return open_ref(self._core, other)
+
+    @contextmanager
+    def pin(self, *, days: float = PIN_DAYS, why: str = "a reader") -> Iterator[Ref]:
+        """Keep this commit, and all its files, for the length of a `with` block, whatever a retention rule says.
+
+        Args:
+            days: how long it is kept if the process dies in the block.
+
+        Yields:
+            The commit: of a branch, its head now.
+
+        Raises:
+            CommitExpired: it is too late.
+        """
+        commit = self.id
+        key = put_pin(self._core.stores, commit, why, days)
+        try:
+            yield self._other(commit)
+        finally:
+            drop_pin(self._core.stores, key)
+
+    # --- taking bytes out ---------------------------------------------------------------------------------------------
+
+    def download(
+        self, path: str, target: str | Path, *, progress: Callable[[int], object] = lambda count: None
+    ) -> Path:
+        """Copy an object into a local file, which is replaced only when all bytes are there.
+
+        Args:
+            progress: called with how many more bytes are there.
+        """
+        target = local_only(target, "A single object")
+        partial = target.with_name(f".{target.name}.part")
+        try:
+            with self.open(path) as source, partial.open("wb") as file:
+                while chunk := source.read(COPY_BUFFER_BYTES):
+                    file.write(chunk)
+                    progress(len(chunk))
+            partial.replace(target)
+        except OSError as error:
+            raise UsageError(f"{str(target)!r} cannot be written: {error.strerror}.", next="Check the path.") from error
+        finally:
+            partial.unlink(missing_ok=True)
+        return target
+
+    @logged("export")
+    def export(
+        self, target: str | Path, prefix: str = "", *, progress: Callable[[ObjectInfo], None] | None = None
+    ) -> int:
+        """Copy all objects below a prefix into plain files that any tool reads; returns their number.
+
+        Paths below the target are those of the lake without the part of the prefix up to its last "/".
+
+        Args:
+            target: a folder, or the URL of a prefix in an object store, such as s3://bucket/prefix. It must be new or
+                empty. A folder appears when all is there.
+
+        Raises:
+            UsageError: the target holds something, or paths cannot be files beside each other. Nothing was written.
+            ObjectNotFound: there is nothing below the prefix.
+        """
+        cut = prefix.rfind("/") + 1
+        items = [(info, info.path[cut:]) for info in cast("Iterator[ObjectInfo]", iter(self.list(prefix)))]
+        if prefix and not items:
+            raise ObjectNotFound(
+                f"There is nothing below {prefix!r} in {self._core.name}/{self.expression}.",
+                safe="Nothing was written.",
+                next=f"`strandline ls {self._core.name}/{self.expression}/` lists what there is.",
+            )
+        return export(self, items, target, progress)
+
+    def _open_whole(self, info: ObjectInfo) -> BinaryIO:
+        """The bytes of an object as a file, which has as many as are on record.
+
+        Raises:
+            ObjectMissing: there are none.
+            Corrupted: there are more or fewer.
+        """
+        blobs, key = self._locate(info)
+        try:
+            file = blobs.open_read(key)
+        except BlobNotFound:
+            raise self._missing(info) from None
+        return checked_size(file, info.size, lambda found: self._damaged(info, found))
+
+    def _damaged(self, info: ObjectInfo, found: int) -> Corrupted:
+        return Corrupted(
+            f"{info.path!r} in {self._core.name}/{self.expression} has {found:,} bytes instead of {info.size:,}: the "
+            f"file {info.physical_address!r} was cut, or written over.",
+            next="Restore it from a backup of the object store, or use an earlier commit; `strandline fsck` says what "
+            "else is damaged.",
+        )
+
+    # --- tables -------------------------------------------------------------------------------------------------------
+
+    def table(self, path: str) -> Table:
+        """The table at a path; see `strandline.tables`."""
+        # by name: tables stand above this package and import it
+        made: Table = import_module("strandline.tables.table").Table(self, path)
+        return made
+
+
+class StagedRef(Ref):
+    """`main$`: only what is staged on a branch, as the changes that a commit would make."""
+
+    def _find(self, path: str, key: bytes) -> Entry | None:
+        part = self._differences(path, path + "\0")
+        if not len(part) or part.right.column("checksum")[0].as_py() is None:
+            return None
+        from strandline.tree.rows import entries_of
+
+        return entries_of(part.right)[0][1]
+
+    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        part = self._differences(start.decode(), None if end is None else end.decode())
+        rows = part.right.filter(pa.compute.is_valid(part.right.column("checksum")))
+        return rows.combine_chunks(), None
+
+    def _differences(self, start: str, end: str | None) -> Difference:
+        cell = self._core.cell(self._target.name)
+        return uncommitted(cell, self._core.commits, self._target.branch_id, start, end)
+
+
+def key_range(prefix: str) -> tuple[str, str | None]:
+    """The half-open range of paths below a prefix."""
+    return prefix, prefix_end(prefix)
+
+
+def _moment(when: datetime | str | None, now: Microseconds) -> Microseconds | None:
+    if when is None:
+        return None
+    return parse_time(when, now) if isinstance(when, str) else to_us(when)
+
+
+def open_ref(core: RepositoryCore, expression: str) -> Ref:
+    """The handle of a ref expression: a `Branch` if it names one as it stands."""
+    return handle_of(core, expression, resolve(core.stores, core.commits, expression))
+
+
+def handle_of(core: RepositoryCore, expression: str, target: Target) -> Ref:
+    if target.kind == "branch":
+        from strandline.repository.branch import Branch
+
+        return Branch(core, expression, target)
+    return (StagedRef if target.kind == "staged" else Ref)(core, expression, target)
+
+
+def _reopen_ref(reopen: tuple[Callable[..., Any], tuple[Any, ...]], expression: str, target: Target) -> Ref:
+    """The very same commit, or the same creation of a branch, whatever the expression would mean by now."""
+    make, arguments = reopen
+    return handle_of(make(*arguments)._core, expression, target)

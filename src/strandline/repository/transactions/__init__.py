@@ -1,0 +1,1 @@
+"""Private changes that are published all at once, or not at all."""

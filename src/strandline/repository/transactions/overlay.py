@@ -1,0 +1,168 @@
+"""Changes that nobody else sees yet, over a ref: what transactions are made of."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from bisect import bisect_left
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from strandline import forks
+from strandline.arguments import checked
+from strandline.branch.rules.ranges import Range
+from strandline.branch.view import overlaid
+from strandline.ids import check_path, check_prefix
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.objects.upload import Content, ObjectWriter, upload
+from strandline.repository.objects.writable import Overwrite, Writable
+from strandline.repository.refs.expressions import Target
+from strandline.repository.refs.listing import objects_in
+from strandline.repository.refs.ref import Ref, key_range
+from strandline.repository.refs.results import ObjectInfo, as_info
+from strandline.repository.transactions.claims import Claims, Guard, kept_or_own
+from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, decode_staged, encode_staged
+
+
+@checked(but=("delete",))
+class Overlay(Writable):
+    """What lies beneath, with private changes over it. Safe to share between threads."""
+
+    def __init__(self, core: RepositoryCore, name: str, beneath: Ref, target: Target) -> None:
+        super().__init__(core, name, target)
+        self._lock = forks.rlock()
+        self._under_way = 0
+        self._start_over(beneath)
+
+    def _start_over(self, beneath: Ref) -> None:
+        """Forget all changes."""
+        self._beneath = beneath
+        self._claims = Claims()
+        self._sorted: list[bytes] | None = None
+        self._files = 0
+        self._rows: int | None = 0
+        self._bytes = 0
+
+    @abstractmethod
+    def _demand_open(self) -> None:
+        """Raise unless it can still be written: each kind has a life of its own."""
+
+    # --- reading ------------------------------------------------------------------------------------------------------
+
+    def _find(self, path: str, key: bytes) -> Entry | None:
+        own = self._claims.changes.get(key)
+        if own is None:
+            return self._beneath._find(path, key)
+        staged = decode_staged(own)
+        return staged if isinstance(staged, Entry) else None
+
+    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        rows, reach = self._beneath._window(start, end, limit)
+        own = self._own_keys(start, end if reach is None else reach + b"\0")
+        if not own:
+            return rows, reach
+        return overlaid(rows, own, [self._claims.changes[key] for key in own])[0], reach
+
+    def _own_keys(self, start: bytes, end: bytes | None) -> list[bytes]:
+        with self._lock:
+            if self._sorted is None:
+                self._sorted = sorted(self._claims.changes)
+            keys = self._sorted
+        return keys[bisect_left(keys, start) : len(keys) if end is None else bisect_left(keys, end)]
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        self._refuse_early()
+        with self._lock:
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way -= 1
+
+    def _wrote(self, files: int, rows: int | None, size_bytes: int) -> None:
+        with self._lock:
+            self._files += files
+            self._bytes += size_bytes
+            self._rows = None if rows is None or self._rows is None else self._rows + rows
+
+    def put(
+        self,
+        path: str,
+        content: Content,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectInfo:
+        """Write an object; it becomes visible with everything else."""
+        check_path(path)
+        if self.is_repeat:
+            return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
+        with self.writing():
+            entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
+            self._add({path.encode(): checked_staged([entry])[0]})
+            self._wrote(1, None, entry.size)
+        return as_info(path, entry)
+
+    def open(self, path: str, mode: str = "rb") -> Any:
+        """A file over an object: "rb" or "r" to read, "wb" to write; a written one counts when it is closed."""
+        if mode != "wb":
+            return super().open(path, mode)
+        check_path(path)
+        self._refuse_early()
+        return ObjectWriter(lambda spool: self.put(path, spool))
+
+    def delete(self, path: str) -> bool:
+        """Delete an object; whether there was one."""
+        key = check_path(path)
+        if self.is_repeat:
+            return False
+        self._demand_open()
+        if self._find(path, key) is None:
+            return False
+        self._add({key: encode_staged(TOMBSTONE)})
+        return True
+
+    def delete_prefix(self, prefix: str) -> int:
+        """Delete everything below a prefix; refused in the end if somebody adds to it meanwhile. Returns the number."""
+        check_prefix(prefix)
+        if self.is_repeat:
+            return 0
+        return self.stage_atomically([], Overwrite(below=prefix))
+
+    def stage_atomically(
+        self,
+        entries: Sequence[tuple[str, Entry]],
+        overwrite: Overwrite | None = None,
+        expect: Mapping[str, str | None] | None = None,
+    ) -> int:
+        """Write entries; see `Writable`. What is expected here is judged again when the changes land."""
+        values = checked_staged([entry for _, entry in entries])
+        changes = dict(zip([check_path(path) for path, _ in entries], values, strict=True))
+        present: Collection[str] = ()
+        with self._lock:
+            self._demand_open()
+            if overwrite is not None:
+                present = overwrite.present
+                tombstone = encode_staged(TOMBSTONE)
+                for path, entry in objects_in(self, Range(*key_range(overwrite.below))):
+                    key = path.encode()
+                    if key not in changes and not overwrite.keep(path, entry):
+                        changes[key] = tombstone
+                keep = kept_or_own(overwrite.keep, changes)
+                self._claims.guards.append(Guard(overwrite.below, keep, overwrite.if_changed == "replace"))
+            self._claims.exact.update(expect or ())
+            self._claims.exact.update(present)
+            self._add(changes)
+        return len(changes)
+
+    def _add(self, changes: Mapping[bytes, bytes]) -> None:
+        with self._lock:
+            self._demand_open()
+            self._claims.changes.update(changes)
+            self._sorted = None

@@ -1,0 +1,682 @@
+"""`branch.transaction(…)`: everything a job writes becomes visible in one swap, or nothing of it ever does."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, NoReturn, Self
+
+import msgspec
+
+from strandline.arguments import checked
+from strandline.branch import transactions
+from strandline.branch.commits import Commit, make_commit
+from strandline.branch.heads import NewHead
+from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
+from strandline.branch.rules import writers
+from strandline.branch.rules.lock_rules import demand_held
+from strandline.branch.transactions import Publication, Repeat, Who
+from strandline.errors import (
+    Conflict,
+    Fenced,
+    NotAllowed,
+    ObjectMissing,
+    RangeLocked,
+    RequirementFailed,
+    StrandlineError,
+    TransactionClosed,
+    UsageError,
+    some_paths,
+)
+from strandline.ids import CommitId, check_path, check_prefix, new_id
+from strandline.operations import logged
+from strandline.repository.core.manifest import (
+    Facts,
+    check_text,
+    decode_manifest,
+    digest_of,
+    encode_deadlist,
+    encode_manifest,
+    sorted_changes,
+)
+from strandline.repository.core.node import this_node, this_process
+from strandline.repository.core.physical import (
+    physical_suffix,
+    transaction_folder,
+    transaction_prefix,
+)
+from strandline.repository.refs.exporting import checked_path
+from strandline.repository.refs.expressions import Target
+from strandline.repository.refs.ref import Ref
+from strandline.repository.refs.results import ObjectInfo, as_info
+from strandline.repository.transactions.claims import Guard
+from strandline.repository.transactions.overlay import Overlay
+from strandline.tree.apply import apply
+from strandline.tree.diff import Difference, diff
+from strandline.tree.rows import Entry, checked_staged, decode_staged
+
+if TYPE_CHECKING:
+    from strandline.repository.branch import Branch
+
+Phase = Literal["new", "open", "repeat", "committed", "aborted", "fenced"]
+OnStaged = Literal["fail", "keep"]
+"""What publishing does about changes that others have staged, uncommitted, in the ranges that it overwrites."""
+NEVER = -1
+
+
+class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What a transaction did.
+
+    Attributes:
+        commit: that made it visible.
+        files, bytes, rows: that were written; rows is None if some were not counted.
+        changes: paths that were added, replaced or deleted.
+        leftovers: files that it wrote and that nothing refers to; they are on its deadlist.
+        seconds: from begin to the end of commit; `publish_seconds` of it were commit's.
+        is_repeat: an earlier run with the same token had published it; this one did nothing.
+    """
+
+    id: int
+    writer: str
+    commit: str
+    files: int = 0
+    bytes: int = 0
+    rows: int | None = 0
+    changes: int = 0
+    leftovers: int = 0
+    seconds: float = 0.0
+    publish_seconds: float = 0.0
+    position: str | None = None
+    is_repeat: bool = False
+
+
+@checked()
+class Transaction(Overlay):
+    """What a branch was when the transaction was begun, with the transaction's own writes over it.
+
+    Nobody else sees them before `commit`, which makes all of them visible in one swap. Safe to share between threads.
+    Used with `with`, it commits at the end of the block, and aborts if the block raises.
+    """
+
+    def __init__(
+        self,
+        branch: Branch,
+        writer: str,
+        message: str,
+        *,
+        token: str,
+        node: str | None,
+        expect_unchanged: Sequence[str],
+        on_staged: OnStaged,
+        position: str | None,
+        max_uncommitted_bytes: int | None,
+        metadata: Mapping[str, str] | None,
+        committer: str | None,
+        locks: str | Collection[str] = (),
+        lock_patience_s: float = LOCK_PATIENCE_S,
+    ) -> None:
+        head = branch._target.commit
+        target = Target("commit", head, branch.name, branch.branch_id)
+        self.transaction_id = NEVER
+        super().__init__(branch._core, branch.name, Ref(branch._core, branch.name, target), target)
+        if on_staged not in ("fail", "keep"):
+            raise UsageError(f"{on_staged!r} is not what to do about staged changes.", next="Use 'fail' or 'keep'.")
+        if max_uncommitted_bytes is not None and (max_uncommitted_bytes <= 0 or token):
+            raise UsageError(
+                "max_uncommitted_bytes must be positive, and has no use for a token: it publishes more than once.",
+                next="Give a position instead, from which a restarted job goes on.",
+            )
+        check_text(token, "A token")
+        if node is not None:
+            check_text(node, "A node's name")
+        if committer is not None:
+            check_text(committer, "A committer")
+        self._draft = branch._draft(message, metadata, committer, None)
+        self._who = Who(writers.check_writer_name(writer), node or this_node(), this_process())
+        self._token = token
+        self._expect_unchanged = tuple(map(_checked_prefix, expect_unchanged))
+        self._on_staged: OnStaged = on_staged
+        self._max_uncommitted_bytes = max_uncommitted_bytes
+        self.phase: Phase = "new"
+        self._position: str | None = None
+        self.position = position
+        self.results: list[TransactionResult] = []
+        self._locks = tuple(locks)
+        self._lock_patience_s = lock_patience_s
+        self._ends: tuple[str, ...] = ()
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._claims.unchanged = self._expect_unchanged
+        self._started = time.monotonic()
+        self._begun_at = self._core.stores.clock.now_us()
+
+    def __repr__(self) -> str:
+        number = "" if self.transaction_id == NEVER else f" {self.transaction_id}"
+        return f"<Transaction{number} of {self.writer!r} on {self.place}: {self.phase}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise UsageError(
+            "A transaction is not sent to other processes: executors need only the paths they write to.",
+            next="Begin it in the driver, and let Spark write through tx.table(…).write(…).",
+        )
+
+    @property
+    def id(self) -> CommitId:
+        """The head of the branch when the transaction was begun: what it reads beneath its own writes."""
+        return self._target.commit
+
+    @property
+    def position(self) -> str | None:
+        """How far the job has consumed its source; on record once it is published."""
+        return self._position
+
+    @position.setter
+    def position(self, value: str | None) -> None:
+        self._position = None if value is None else check_text(value, "A position")
+
+    @property
+    def writer(self) -> str:
+        return self._who.name
+
+    @property
+    def result(self) -> TransactionResult:
+        """What the transaction did; of one that commits by volume, what its last commit did.
+
+        Raises:
+            TransactionClosed: it has not committed.
+        """
+        if not self.results:
+            raise TransactionClosed(f"{self!r} has no result: it has not committed.", next="Call commit() first.")
+        return self.results[-1]
+
+    @property
+    def is_repeat(self) -> bool:
+        """Whether an earlier run with the same token was published: this one writes nothing, and commits nothing."""
+        return self.phase == "repeat"
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    @logged("begin")
+    def begin(self) -> Self:
+        """Begin; every earlier open transaction of this writer is doomed from now on.
+
+        Raises:
+            NotAssigned: the writer's name is assigned to another node.
+            BranchProtected: the branch is protected, and its protection does not name the writer.
+            UsageError: this process has an open transaction of this writer already.
+        """
+        with self._lock:
+            if self.phase != "new":
+                raise TransactionClosed(f"{self!r} was begun before.", next="Make another with branch.transaction(…).")
+            self._refuse_twice()
+            if self._locks:
+                demand_held(self._cell.read(self.branch_id).branch, self.name, self._locks)
+            begun = transactions.begin(self._cell, self.branch_id, self._who, self._token, self._draft.message)
+            if isinstance(begun, Repeat):
+                self._repeats(begun)
+                return self
+            self._opened(begun.id, CommitId(begun.base))
+            return self
+
+    def _opened(self, id: int, base: CommitId) -> None:
+        self._target = Target("commit", base, self.name, self.branch_id)
+        self.transaction_id = id
+        self._start_over(Ref(self._core, self.name, self._target))
+        self._begin_anew()
+        self.phase = "open"
+        self._core.transactions[self.branch_id, self.writer] = self
+
+    def _refuse_twice(self) -> None:
+        other = self._core.transactions.get((self.branch_id, self.writer))
+        if other is not None and other is not self and other.phase == "open":
+            raise UsageError(
+                f"This process has an open transaction of {self.writer!r} already: {other.transaction_id}.",
+                next="Commit or abort it first, or take another writer's name.",
+            )
+
+    def _repeats(self, done: Repeat) -> None:
+        self.transaction_id = done.id
+        self.phase = "repeat"
+        self._target = Target("commit", done.commit, self.name, self.branch_id)
+        self._beneath = Ref(self._core, self.name, self._target)
+        told = self._core.commits.get(done.commit).metadata
+        rows = told.get("strandline.rows", "")
+        self.results.append(
+            TransactionResult(
+                id=done.id,
+                writer=self.writer,
+                commit=done.commit,
+                files=int(told.get("strandline.files", 0)),
+                bytes=int(told.get("strandline.bytes", 0)),
+                rows=int(rows) if rows else None,
+                position=told.get("strandline.position"),
+                is_repeat=True,
+            )
+        )
+
+    def __enter__(self) -> Self:
+        return self.begin() if self.phase == "new" else self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            if self.phase in ("open", "repeat"):
+                try:
+                    self.commit()
+                except (Conflict, NotAllowed, RangeLocked):
+                    with suppress(StrandlineError):
+                        self.abort()  # else nobody would say that it writes no more
+                    raise
+        elif self.phase == "open":
+            try:
+                self.abort()
+            except StrandlineError as failed:
+                assert error is not None
+                error.add_note(f"The transaction could not be aborted ({failed}); its successor will doom it.")
+
+    def _demand_open(self) -> None:
+        if self.phase == "open":
+            return
+        told = {
+            "new": ("was not begun", "Use it with `with`, or call begin()."),
+            "committed": ("is committed", "Begin another one."),
+            "aborted": ("was aborted", "Begin another one."),
+            "fenced": ("was fenced: another one took over", "Stop this job."),
+            "repeat": ("repeats one that was published", "There is nothing to do."),
+        }[self.phase]
+        raise TransactionClosed(f"{self!r} {told[0]}.", next=told[1])
+
+    def is_open(self) -> bool:
+        """Whether it may still be published, asked of the store. False is always safe to believe.
+
+        Deletions that a job does elsewhere because of what it wrote here have to wait for `commit`, not for this.
+        """
+        if self.phase != "open":
+            return False
+        try:
+            branch = self._cell.read(self.branch_id).branch
+        except StrandlineError:
+            return False
+        return writers.is_last_started(branch, self.writer, self.transaction_id)
+
+    @logged("abort")
+    def abort(self) -> None:
+        """Give up: nothing of it is ever published. What was written will be collected.
+
+        Raises:
+            TransactionClosed: it was published.
+        """
+        with self._lock:
+            if self.phase in ("aborted", "fenced", "repeat", "new"):
+                return
+            self._demand_open()
+            transactions.abort(self._cell, self.branch_id, self._who, self.transaction_id)
+            self.phase = "aborted"
+            self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        """Note that this process writes no more in it; if that fails, an operator or `recover` can."""
+        try:
+            transactions.acknowledge(self._cell, self.branch_id, self.writer, self.transaction_id)
+        except StrandlineError:
+            return
+
+    def _fence(self) -> None:
+        self.phase = "fenced"
+        self._acknowledge()
+
+    @logged("publish")
+    def commit(self, *, position: str | None = None) -> TransactionResult:
+        """Make everything visible at one instant. Calling it again after a lost reply, or a `Conflict`, is fine.
+
+        Args:
+            position: how far the job has consumed its source; `branch.writers` shows the last committed one.
+
+        Raises:
+            Fenced: another transaction of this writer was begun. Nothing was published; stop the job.
+            Conflict: what this transaction overwrites, or expects unchanged, was changed by others since it began.
+            UncommittedChanges: others have staged changes in the ranges that it overwrites.
+            RangeLocked: somebody else went on to hold a lock on what it changes. Call commit again later.
+            StoreUnavailable: nothing was published, or it says that this is unknown; call commit again.
+        """
+        with self._lock:
+            if self.phase in ("repeat", "committed"):
+                return self.result
+            self._demand_open()
+            if position is not None:
+                self.position = position
+            started = time.monotonic()
+            digest = digest_of(self._claims.changes)
+            leftovers = self._write_manifest(digest)
+            publication = Publication(
+                id=self.transaction_id,
+                who=self._who,
+                compute=self._compute,
+                in_the_way=self._in_the_way,
+                digest=digest,
+                position=self.position,
+                token=self._token,
+                is_empty=self._claims.is_empty,
+                locks=self._locks,
+                ends=self._ends,
+            )
+            try:
+                commit = waiting_for_locks(
+                    self._core.stores.clock,
+                    self._lock_patience_s,
+                    lambda: transactions.publish(self._cell, self._core.commits, self.branch_id, publication),
+                )
+            except (Conflict, NotAllowed, RangeLocked):
+                self._drop_manifest(digest)
+                raise
+            except (Fenced, TransactionClosed):
+                self._fence()
+                raise
+            now = time.monotonic()
+            result = TransactionResult(
+                id=self.transaction_id,
+                writer=self.writer,
+                commit=commit.id,
+                files=self._files,
+                bytes=self._bytes,
+                rows=self._rows,
+                changes=len(self._claims.changes),
+                leftovers=leftovers,
+                seconds=now - self._started,
+                publish_seconds=now - started,
+                position=self.position,
+            )
+            self.results.append(result)
+            self.phase = "committed"
+            self._core.committed()
+            return result
+
+    def _write_manifest(self, digest: str) -> int:
+        """Write down what is about to be published, and what of the prefix is not; returns the number of the latter.
+
+        Both files are named by what they say, so a repeated commit writes the same again.
+        """
+        blobs = self._core.resolver.namespace
+        live = {
+            staged.physical_address
+            for staged in map(decode_staged, self._claims.changes.values())
+            if isinstance(staged, Entry)
+        }
+        prefix = self.data_prefix
+        there = set(blobs.list_keys(prefix))
+        live = {address for address in live if address.startswith(prefix)}  # others were linked, and announced
+        if missing := sorted(live - there):
+            self.refuse_doomed(ObjectMissing("bytes are gone"))
+            raise ObjectMissing(
+                f"{len(missing)} files that transaction {self.transaction_id} refers to are not there, such as "
+                f"{missing[0]!r}.",
+                safe="Nothing of it was published.",
+                next="Write them again, or abort.",
+            )
+        dead = sorted(there - live)
+        folder = transaction_folder(self.branch_id, self.transaction_id)
+        blobs.put(
+            f"{folder}manifest-{digest}.parquet", encode_manifest(self.facts(), sorted_changes(self._claims.changes))
+        )
+        if dead:
+            blobs.put(f"{folder}deadlist-{digest}.parquet", encode_deadlist(dead))
+        return len(dead)
+
+    def _drop_manifest(self, digest: str) -> None:
+        """A commit that was refused is not one that was asked for: nobody may publish it from its manifest later."""
+        folder = transaction_folder(self.branch_id, self.transaction_id)
+        with suppress(StrandlineError):
+            self._core.resolver.namespace.delete_many([f"{folder}manifest-{digest}.parquet"])
+
+    def facts(self) -> Facts:
+        """All that a manifest says besides the changes."""
+        return Facts(
+            id=self.transaction_id,
+            writer=self.writer,
+            node=self._who.node,
+            branch=self.name,
+            branch_id=self.branch_id,
+            base=self._target.commit,
+            token=self._token,
+            message=self._draft.message,
+            committer=self._draft.committer,
+            metadata=self._draft.metadata,
+            position=self.position,
+            begun_at=self._begun_at,
+            expect_unchanged=self._expect_unchanged,
+            guarded=tuple({guard.prefix for guard in self._claims.guards}),
+            exact=tuple(sorted(self._claims.exact)),
+            on_staged=self._on_staged,
+            files=self._files,
+            rows=self._rows,
+            bytes=self._bytes,
+        )
+
+    # --- what it may be published on ----------------------------------------------------------------------------------
+
+    def _compute(self, head: Commit) -> NewHead:
+        """This transaction's changes on whatever the head is by now: nothing of the job is computed again."""
+        trees, commits = self._core.stores.trees, self._core.commits
+        head_tree = commits.tree(head.id)
+        changes = self._claims.changes
+        if head.id != self._target.commit:
+            blockers, more = self._claims.judge_committed(diff(trees, commits.tree(self._target.commit), head_tree))
+            if blockers:
+                raise self._contradicted(blockers)
+            changes = {**changes, **more}
+        tree = apply(trees, head_tree, [sorted_changes(changes)] if changes else []).tree
+        told = {
+            "strandline.writer": self.writer,
+            "strandline.transaction": str(self.transaction_id),
+            "strandline.files": str(self._files),
+            "strandline.bytes": str(self._bytes),
+        }
+        if self._rows is not None:
+            told["strandline.rows"] = str(self._rows)
+        if self._token:
+            told["strandline.token"] = self._token
+        if self.position is not None:
+            told["strandline.position"] = self.position
+        draft = self._draft
+        record = make_commit(
+            tree,
+            (head,),
+            message=draft.message,
+            committer=draft.committer,
+            metadata={**draft.metadata, **told},
+            date_us=self._core.stores.clock.now_us(),
+        )
+        return NewHead(record, tree)
+
+    def _contradicted(self, paths: list[str]) -> Conflict:
+        return Conflict(
+            f"{len(paths)} path{'s' * (len(paths) > 1)} that transaction {self.transaction_id} of {self.writer!r} "
+            f"overwrites or relies on were changed since it began: {some_paths(paths)}.",
+            paths=paths,
+            safe="Nothing of it was published.",
+            next="Run the job again on the branch as it is now.",
+        )
+
+    def _in_the_way(self, staged: Difference) -> list[str]:
+        """Staged changes of others that publishing would contradict.
+
+        It looks at what is staged when it seals, once; what is staged later is ordered after it and lies above it, so
+        nobody can hold a publication up by going on to stage. With "keep" even what is staged already is ordered
+        after it, and nothing is ever in the way.
+        """
+        return [] if self._on_staged == "keep" else self._claims.judge_staged(staged)
+
+    # --- writing ------------------------------------------------------------------------------------------------------
+
+    def _refuse_early(self, path: str | None = None) -> None:
+        self._demand_open()
+        self._commit_by_volume()
+        try:
+            branch = self._cell.read(self.branch_id, shared=True).branch
+            writers.refuse_publisher(branch, self.writer, self.name)
+            writers.refuse_fenced(branch, self.writer, self.transaction_id, self._who.node)
+        except Fenced:
+            self._fence()
+            raise
+
+    def _commit_by_volume(self) -> None:
+        """Publish what is there and begin the next transaction, if enough has come together."""
+        most = self._max_uncommitted_bytes
+        if most is None or self._bytes < most:
+            return
+        with self._lock:
+            if self._bytes < most or self._under_way:
+                return  # another thread has, or is writing: what it writes belongs to this transaction
+            self.commit()
+            begun = transactions.begin(self._cell, self.branch_id, self._who, "", self._draft.message)
+            assert not isinstance(begun, Repeat)
+            self._opened(begun.id, CommitId(begun.base))
+
+    def _new_key(self, path: str) -> str:
+        prefix = self.data_prefix
+        return f"{prefix}{new_id()}{physical_suffix(path)}"
+
+    def _new_folder(self) -> str:
+        return f"{self.data_prefix}sl_write={new_id()}"
+
+    def link(self, path: str, physical_address: str, *, size: int, checksum: str) -> ObjectInfo:
+        """Add an object whose bytes this transaction wrote itself, below `data_prefix`.
+
+        Raises:
+            UsageError: the address is somewhere else.
+        """
+        check_path(path)
+        self._demand_open()
+        prefix = self.data_prefix
+        if not physical_address.startswith(prefix) or any(
+            part in ("", ".", "..") for part in physical_address.split("/")
+        ):
+            raise UsageError(
+                f"{physical_address!r} is not below this transaction's own prefix, {prefix!r}.",
+                next="Write the bytes there, or bring them in with put.",
+            )
+        entry = Entry(physical_address, size, checksum, self._core.stores.clock.now_us())
+        self._add({path.encode(): checked_staged([entry])[0]})
+        self._wrote(1, None, size)
+        return as_info(path, entry)
+
+    @property
+    def data_prefix(self) -> str:
+        """What all physical keys of this transaction begin with."""
+        return transaction_prefix(self.branch_id, self.transaction_id)
+
+    def _add(self, changes: Mapping[bytes, bytes]) -> None:
+        with self._lock:
+            prefix = self.data_prefix
+            for value in changes.values():
+                staged = decode_staged(value)
+                if isinstance(staged, Entry) and not staged.physical_address.startswith(prefix):
+                    raise TransactionClosed(
+                        f"{staged.physical_address!r} was written for another transaction, which has ended meanwhile.",
+                        next="Write it again.",
+                    )
+            super()._add(changes)
+
+    def require(self, condition: object, why: str) -> None:
+        """Demand something of what was written; if it does not hold, abort.
+
+        Raises:
+            RequirementFailed: it does not.
+        """
+        if condition or self.is_repeat:
+            return
+        self._demand_open()
+        self.abort()
+        raise RequirementFailed(
+            f"Transaction {self.transaction_id} of {self.writer!r} was aborted: {why}.",
+            safe="Nothing of it was published.",
+            next="Mend the job, then run it again.",
+        )
+
+    def _missing(self, info: ObjectInfo) -> ObjectMissing:
+        error = super()._missing(info)
+        self.refuse_doomed(error)
+        return error
+
+    def refuse_doomed(self, error: Exception) -> None:
+        """A transaction that was rejected may find its files collected: that is no damage, and is not called so."""
+        if self.phase != "open" or self.is_open():
+            return
+        try:
+            transactions.granted(self._cell, self.branch_id, self.writer, self.transaction_id)
+        except Fenced as fenced:
+            self._fence()
+            raise fenced from error
+
+    # --- resuming -----------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Keep the open transaction in a local file, from which a restarted driver goes on: `branch.resume(path)`.
+
+        Safe because no key is used twice: each write of the resumed driver goes to names of its own.
+        """
+        with self._lock:
+            self._demand_open()
+            target = checked_path(path)
+            partial = target.with_name(f".{target.name}.part")
+            body = encode_manifest(self.facts(), sorted_changes(self._claims.changes))
+            try:
+                with partial.open("wb") as file:
+                    file.write(body)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(target)
+            except OSError as error:
+                raise UsageError(
+                    f"{str(target)!r} cannot be written: {error.strerror}.", next="Check the path."
+                ) from error
+
+    def _restore(self, facts: Facts, changes: dict[bytes, bytes]) -> None:
+        self._opened(facts.id, facts.base)
+        self._claims.changes = changes
+        self._claims.guards = [Guard(prefix) for prefix in facts.guarded]
+        self._claims.exact = set(facts.exact)
+        self._files, self._rows, self._bytes = facts.files, facts.rows, facts.bytes
+        self._begun_at = facts.begun_at
+
+
+def _checked_prefix(prefix: str) -> str:
+    check_prefix(prefix)
+    return prefix
+
+
+def resume(branch: Branch, body: bytes, name: str) -> Transaction:
+    """Go on with an open transaction from what `Transaction.save` wrote, or from its manifest.
+
+    Raises:
+        Fenced: another one took over, or it was aborted.
+        TransactionClosed: it was published.
+        UsageError: it belongs to another branch.
+    """
+    facts, changes = decode_manifest(body, name)
+    if facts.branch_id != branch.branch_id:
+        raise UsageError(f"{name} is of branch {facts.branch!r}, not of this {branch.name!r}.", next="Use that branch.")
+    transaction = Transaction(
+        branch,
+        facts.writer,
+        facts.message,
+        token=facts.token,
+        node=facts.node,
+        expect_unchanged=facts.expect_unchanged,
+        on_staged="keep" if facts.on_staged == "keep" else "fail",
+        position=facts.position,
+        max_uncommitted_bytes=None,
+        metadata=facts.metadata,
+        committer=facts.committer,
+    )
+    done = transactions.granted(branch._cell, branch.branch_id, facts.writer, facts.id)
+    if done is not None:
+        raise writers.was_published(facts.writer, facts.id, done)
+    transaction._restore(facts, changes)
+    return transaction

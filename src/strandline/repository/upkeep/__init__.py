@@ -1,0 +1,1 @@
+"""What keeps a lake small and whole: garbage collection, fsck, repair, upgrade."""

@@ -1,0 +1,63 @@
+"""The files of a storage namespace as columns, and which of them somebody refers to."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.blob import BlobStore
+from strandline.ids import prefix_end
+from strandline.repository.core.namespace import MARKER, READERS
+from strandline.shards.catalog import FOLDER
+from strandline.tree.rows import search
+
+SHARDS = FOLDER + "/"
+
+
+class Files:
+    """The files of a storage namespace, sorted by key.
+
+    Attributes:
+        keys: as large strings.
+        sizes, times: in bytes, and in microseconds since 1970 UTC.
+        is_referred: which of them somebody refers to, as far as `mark` was told.
+    """
+
+    def __init__(self, blobs: BlobStore) -> None:
+        keys: list[pa.Array] = []
+        numbers: list[npt.NDArray[np.int64]] = []
+        for page in blobs.list_pages():
+            keys.append(pa.array([info.key for info in page], pa.string()))
+            numbers.append(np.array([(info.size, info.modified_at_us) for info in page], np.int64).reshape(-1, 2))
+        found = pa.chunked_array(keys, pa.string()).cast(pa.large_string()).combine_chunks()
+        order = pc.sort_indices(found)
+        self.keys: pa.LargeStringArray = found.take(order)
+        sizes_and_times = (np.concatenate(numbers) if numbers else np.zeros((0, 2), np.int64))[order.to_numpy()]
+        self.sizes: npt.NDArray[np.int64] = sizes_and_times[:, 0]
+        self.times: npt.NDArray[np.int64] = sizes_and_times[:, 1]
+        self.is_referred: npt.NDArray[np.bool_] = np.zeros(len(self.keys), np.bool_)
+        self.mark(pa.array([MARKER]))
+        self.is_referred[self.below(READERS, prefix_end(READERS))] = True
+        # what shards refer to is known to their logs alone, and collected by their own upkeep
+        self.is_referred[self.below(SHARDS, prefix_end(SHARDS))] = True
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def mark(self, addresses: pa.StringArray) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+        """Note that somebody refers to these; which of them are there, and how large those files are."""
+        positions, found = search(self.keys, addresses.cast(pa.large_string()))
+        self.is_referred[positions[found]] = True
+        sizes = np.zeros(len(found), np.int64)
+        sizes[found] = self.sizes[positions[found]]
+        return found, sizes
+
+    def below(self, prefix: str, end: str | None) -> slice:
+        """Where the keys with a prefix stand."""
+        return slice(self._at(prefix), len(self.keys) if end is None else self._at(end))
+
+    def _at(self, key: str) -> int:
+        position: int = pc.search_sorted(self.keys, pa.scalar(key, pa.large_string())).as_py()
+        return position

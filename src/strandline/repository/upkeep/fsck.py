@@ -1,0 +1,324 @@
+"""`fsck`: whether everything that a repository refers to is there and whole, and what lies there that nobody refers to.
+
+References are read first and files are listed afterwards, so what is written meanwhile is never taken for missing.
+Nothing is changed. Memory: the keys of all files, as a column, and what is staged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from blake3 import blake3
+
+from strandline.blob import BlobNotFound
+from strandline.branch.cell import BranchCell
+from strandline.branch.commits import CommitLog
+from strandline.branch.reflog import read_moves
+from strandline.branch.rules.record import Branch, RefRecord, Tag
+from strandline.branch.staged import scan_staged
+from strandline.branch.token_queue import queued_tokens
+from strandline.branch.view import consistently
+from strandline.envelope import decode
+from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing, StoreUnavailable, UsageError
+from strandline.ids import CommitId
+from strandline.parallel import in_parallel
+from strandline.repository.core.promises import expired
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.upkeep.files import Files
+from strandline.tree.range_file import RangeInfo
+from strandline.tree.rows import column
+from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
+
+CACHE_MAX_BYTES = 1 << 20
+"""What is checked is read from the object store, not from memory."""
+YOUNG_S = 3_600
+"""A file that is younger than this may be about to be referred to."""
+SHOWN = 1_000
+OBJECT_COLUMNS = ["path", "physical_address", "size", "checksum"]
+CHUNK_BYTES = 1 << 20
+Progress = Callable[[], object]
+
+
+@dataclass
+class Audit:
+    """What `Repository.fsck` found.
+
+    Attributes:
+        branches, tags, commits, trees, ranges, objects, staged: how many were looked at; objects and staged entries
+            count once for each place that refers to them.
+        imported: objects whose bytes somebody else keeps: whether they are there, with size and tag, is looked at.
+        expired: commits that no retention rule keeps; their files may be gone.
+        unreachable: commits that no branch, tag or reflog leads to; they can still be read by their ids.
+        problems: what is missing or damaged, in words, at most `SHOWN`.
+        problem_count: how many there are.
+        is_complete: whether all metadata could be read; if not, what it refers to is among the orphans.
+        orphans, orphan_bytes: files that nothing refers to, not even an unreachable commit: overwritten and discarded
+            writes, trees that were compacted again, and what failed or overtaken operations left.
+        young_orphans: those of them that may be about to be referred to.
+        waiting_tokens: staging tokens that wait to be swept.
+    """
+
+    branches: int = 0
+    tags: int = 0
+    commits: int = 0
+    trees: int = 0
+    ranges: int = 0
+    objects: int = 0
+    staged: int = 0
+    imported: int = 0
+    expired: int = 0
+    unreachable: int = 0
+    problems: list[str] = field(default_factory=list)
+    problem_count: int = 0
+    is_complete: bool = True
+    orphans: int = 0
+    orphan_bytes: int = 0
+    young_orphans: int = 0
+    waiting_tokens: int = 0
+
+    @property
+    def is_sound(self) -> bool:
+        return self.problem_count == 0
+
+    def add(self, problem: str, *, is_metadata: bool = True) -> None:
+        self.problem_count += 1
+        self.is_complete = self.is_complete and not is_metadata
+        if len(self.problems) < SHOWN:
+            self.problems.append(problem)
+
+
+def fsck(core: RepositoryCore, progress: Progress = lambda: None, *, content: bool = False) -> Audit:
+    """Read all metadata of a repository and compare it with the files that there are.
+
+    Args:
+        progress: called after each range.
+        content: also read the bytes, and compare them with their checksums.
+
+    Raises:
+        StoreUnavailable: a store does not answer. What it answers wrongly is in the audit.
+    """
+    return _Fsck(core, progress, content).run()
+
+
+class _Fsck:
+    def __init__(self, core: RepositoryCore, progress: Progress, content: bool) -> None:
+        self._core = core
+        self._progress = progress
+        self._content = content
+        self._read: set[str] = set()
+        self._seen: set[CommitId] = set()
+        self._audit = Audit()
+        self._expired = set(expired(core.stores))
+        self._trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
+        self._commits = CommitLog(core.stores)
+        self._staged: list[pa.Table] = []
+
+    def run(self) -> Audit:
+        heads, tree_refs = self._refs()
+        for ref in self._walk(heads):
+            tree_refs.setdefault(ref, "a commit")
+        ranges, metarange_keys = self._ranges(tree_refs)
+        self._files = Files(self._core.stores.trees.blobs)
+        self._files.mark(pa.array([*metarange_keys, *ranges], pa.string()))
+        for rows in self._staged:
+            self._objects(rows)
+        for info in ranges.values():
+            self._range(info)
+            self._progress()
+        self._unreachable(set(ranges))
+        self._orphans()
+        self._audit.waiting_tokens = queued_tokens(self._core.stores)
+        return self._audit
+
+    def _refs(self) -> tuple[list[CommitId], dict[TreeRef, str]]:
+        heads: list[CommitId] = []
+        trees: dict[TreeRef, str] = {}
+        for key, value in self._core.stores.kv.scan(self._core.stores.refs):
+            name = key.decode()
+            try:
+                record = decode(RefRecord, value, f"ref {name!r}")
+            except FormatError as error:
+                self._audit.add(error.what)
+                continue
+            if isinstance(record, Tag):
+                self._audit.tags += 1
+                heads.append(record.commit)
+            elif isinstance(record, Branch):
+                self._branch(name, record, heads, trees)
+        return heads, trees
+
+    def _branch(self, name: str, record: Branch, heads: list[CommitId], trees: dict[TreeRef, str]) -> None:
+        cell = BranchCell(self._core.stores, name)
+
+        def read(now: Branch) -> tuple[Branch, list[pa.Table], int]:
+            rows, count = [], 0
+            for batch in scan_staged(self._core.stores, now.tokens):
+                count += len(batch)
+                rows.append(batch.rows.select(OBJECT_COLUMNS).filter(pa.array(~batch.deleted)))
+            return now, rows, count
+
+        try:
+            now, staged, count = consistently(cell, record.branch_id, read)
+        except BranchGone:
+            return
+        except (FormatError, Contention) as error:
+            self._audit.add(f"What is staged on branch {name!r} could not be checked: {error.what}")
+            now, staged, count = record, [], 0
+        self._audit.branches += 1
+        self._audit.staged += count
+        self._staged += staged
+        heads.append(now.head)
+        try:
+            for move in read_moves(self._core.stores, now):
+                heads += [move.after, *([move.before] if move.before else [])]
+        except FormatError as error:
+            self._audit.add(error.what)
+        if now.compacted is not None:
+            trees[now.compacted] = f"branch {name!r}"
+
+    def _walk(self, heads: Sequence[CommitId]) -> Iterator[TreeRef]:
+        """The trees of all commits that can be reached."""
+        seen = self._seen
+        waiting = list(heads)
+        while waiting:
+            id = waiting.pop()
+            if id in seen:
+                continue
+            seen.add(id)
+            try:
+                commit = self._commits.get(id)
+            except (NotFound, FormatError) as error:
+                self._audit.add(error.what if isinstance(error, FormatError) else f"The record of commit {id} is gone.")
+                continue
+            self._audit.commits += 1
+            waiting.extend(commit.parents)
+            if id in self._expired:
+                self._audit.expired += 1
+            else:
+                yield commit.tree_ref
+
+    def _unreachable(self, known: set[str]) -> None:
+        """Note what commits refer to that nothing leads to: of a deleted branch, or made in vain. It is not checked."""
+        for commit in self._commits.all():
+            if commit.id in self._seen or commit.id in self._expired:
+                continue
+            self._audit.unreachable += 1
+            ref = commit.tree_ref
+            try:
+                tree = self._trees.tree(ref)
+                fresh = {info.address: info for info in tree.ranges if info.address not in known}
+                known |= set(fresh)
+                self._files.mark(pa.array([f"{METARANGES_FOLDER}/{ref}.parquet", *fresh], pa.string()))
+                for info in fresh.values():
+                    self._files.mark(column(self._trees.rows(info), "physical_address"))
+            except (ObjectMissing, FormatError):
+                self._audit.is_complete = False
+
+    def _ranges(self, trees: dict[TreeRef, str]) -> tuple[dict[str, RangeInfo], list[str]]:
+        found: dict[str, RangeInfo] = {}
+        files: list[str] = []
+        for ref, of in trees.items():
+            if ref == EMPTY.ref:
+                continue
+            self._audit.trees += 1
+            files.append(f"{METARANGES_FOLDER}/{ref}.parquet")
+            try:
+                tree = self._trees.tree(ref)
+            except (ObjectMissing, FormatError) as error:
+                self._audit.add(f"{error.what} ({of} needs it)")
+                continue
+            found.update((info.address, info) for info in tree.ranges)
+        return found, files
+
+    def _range(self, info: RangeInfo) -> None:
+        self._audit.ranges += 1
+        try:
+            rows = self._trees.rows(info)
+        except (ObjectMissing, FormatError) as error:
+            self._audit.add(error.what)
+            return
+        self._audit.objects += rows.num_rows
+        self._objects(rows.select(OBJECT_COLUMNS))
+
+    def _objects(self, rows: pa.Table) -> None:
+        elsewhere = pc.match_substring(column(rows, "physical_address"), "://")
+        self._audit.imported += pc.sum(elsewhere).as_py() or 0
+        self._imported(rows.filter(elsewhere))
+        rows = rows.filter(pc.invert(elsewhere)).combine_chunks()
+        found, sizes = self._files.mark(column(rows, "physical_address"))
+        expected = column(rows, "size").to_numpy(zero_copy_only=False)
+        for at in np.flatnonzero(~found | (sizes != expected)).tolist():
+            path, address = column(rows, "path")[at].as_py(), column(rows, "physical_address")[at].as_py()
+            if found[at]:
+                told = f"{path!r} has {sizes[at]:,} bytes instead of {expected[at]:,}, in {address!r}."
+            else:
+                told = f"The bytes of {path!r} are gone: there is no file {address!r}."
+            self._audit.add(told, is_metadata=False)
+        if self._content:
+            self._compare(rows.filter(pa.array(found & (sizes == expected))))
+
+    def _imported(self, rows: pa.Table) -> None:
+        """Ask for size and tag of what somebody else keeps, once for each address."""
+        wanted = []
+        for path, address, size, checksum in zip(
+            *(rows.column(name).to_pylist() for name in OBJECT_COLUMNS), strict=True
+        ):
+            if address not in self._read:
+                self._read.add(address)
+                wanted.append((path, address, size, checksum))
+
+        def look(item: tuple[str, str, int, str]) -> str | None:
+            path, address, size, checksum = item
+            try:
+                blobs, key = self._core.resolver.resolve(address)
+                found = blobs.head(key)
+            except BlobNotFound:
+                return f"The bytes of {path!r} are gone: there is nothing at {address!r}, where it was imported from."
+            except (StoreUnavailable, UsageError) as error:
+                return f"{path!r} at {address!r} cannot be looked at: {error.what}"
+            tag = f"etag:{found.etag}"
+            if found.size != size or (checksum.startswith("etag:") and tag != checksum):
+                return f"{path!r} was changed at {address!r} since it was imported."
+            return None
+
+        for problem in in_parallel(look, wanted):
+            if problem is not None:
+                self._audit.add(problem, is_metadata=False)
+
+    def _compare(self, rows: pa.Table) -> None:
+        """Read bytes and compare them with their checksums; those of tables and imports have only the store's tag."""
+        blobs = self._core.stores.trees.blobs
+        wanted = []
+        for path, address, _, checksum in zip(*(rows.column(name).to_pylist() for name in OBJECT_COLUMNS), strict=True):
+            if checksum.startswith("blake3:") and address not in self._read:
+                self._read.add(address)
+                wanted.append((path, address, checksum))
+
+        def compare(item: tuple[str, str, str]) -> str | None:
+            path, address, checksum = item
+            digest = blake3()
+            try:
+                with blobs.open_read(address) as source:
+                    while chunk := source.read(CHUNK_BYTES):
+                        digest.update(chunk)
+            except (BlobNotFound, StoreUnavailable) as error:
+                return f"The bytes of {path!r} in {address!r} cannot be read: {error}"
+            if checksum == f"blake3:{digest.hexdigest()}":
+                return None
+            return f"{path!r} holds other bytes than were written, in {address!r}."
+
+        for problem in in_parallel(compare, wanted):
+            if problem is not None:
+                self._audit.add(problem, is_metadata=False)
+
+    def _orphans(self) -> None:
+        files = self._files
+        orphan = ~files.is_referred
+        now_us = self._core.stores.clock.now_us()
+        self._audit.orphans = int(orphan.sum())
+        self._audit.orphan_bytes = int(files.sizes[orphan].sum())
+        self._audit.young_orphans = int((now_us - files.times[orphan] < YOUNG_S * 1_000_000).sum())

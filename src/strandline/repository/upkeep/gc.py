@@ -1,0 +1,107 @@
+"""`repository.gc`: retention rules, and the collection of garbage, as users see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from strandline.arguments import checked
+from strandline.errors import UsageError
+from strandline.operations import logged
+from strandline.repository.core.retention import GRACE_DAYS, Retention, check_retention
+from strandline.repository.upkeep.garbage import Collector, Marker, Plan, Progress, mark_here, no_progress
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from strandline.repository.repository import Repository
+
+
+@checked()
+class GarbageCollection:
+    """Deletes what nothing refers to and nobody is about to refer to, while everyone works."""
+
+    def __init__(self, repository: Repository) -> None:
+        self._repository = repository
+
+    @property
+    def place(self) -> str:
+        return self._repository.place
+
+    @property
+    def retention(self) -> Retention:
+        """For how long commits are kept; by default all are, for ever."""
+        return self._repository.settings.retention
+
+    @logged("set retention")
+    def set_retention(self, days: float | None, branches: Mapping[str, float | None] | None = None) -> None:
+        """Say for how long commits are kept that are no branch's head; tags and pins keep theirs all the same.
+
+        Args:
+            days: None keeps all.
+            branches: days for branches whose name matches a glob pattern; without it, these rules stay as they are.
+
+        Raises:
+            UsageError: less than a day.
+        """
+        rules = check_retention(days, self.retention.branches if branches is None else branches)
+        self._repository._change(lambda record: replace(record, retention=rules))
+
+    @logged("plan garbage collection")
+    def plan(
+        self,
+        *,
+        grace_days: float = GRACE_DAYS,
+        despite_readers: bool = False,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
+    ) -> Plan:
+        """What a run would delete now, and how much that frees. Deletes nothing.
+
+        Args:
+            grace_days: how young a file must be to stay although nothing refers to it.
+            despite_readers: although another lake, which was restored without its bytes, reads this namespace.
+            progress: told what is being done, how much of it is done, and of how much.
+            spark: a session that reads the metadata, for lakes with very many commits.
+        """
+        return self._collector(grace_days, despite_readers, progress, spark).plan()
+
+    @logged("collect garbage")
+    def run(
+        self,
+        *,
+        grace_days: float = GRACE_DAYS,
+        despite_readers: bool = False,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
+    ) -> Plan:
+        """Delete what `plan` shows. May be interrupted at any time, and run at any time beside all other work.
+
+        Commits that no rule keeps expire in one run, and what only they need is deleted a grace later.
+
+        Raises:
+            Contention: another run is under way.
+            NotAllowed: the storage namespace may be another lake's as well, so that nothing may be deleted from it.
+        """
+        return self._collector(grace_days, despite_readers, progress, spark).run()
+
+    def _collector(
+        self, grace_days: float, despite_readers: bool, progress: Progress, spark: SparkSession | None
+    ) -> Collector:
+        marker: Marker = mark_here
+        if spark is not None:
+            if type(spark).__module__.partition(".")[0] != "pyspark":
+                raise UsageError(f"{spark!r} is no Spark session.", next="Give a SparkSession, or leave it out.")
+            marker = import_module("strandline.spark.garbage").marker(spark)
+        core = self._repository._core
+        return Collector(
+            core,
+            self.retention,
+            grace_days=grace_days,
+            despite_readers=despite_readers,
+            progress=progress,
+            marker=marker,
+        )

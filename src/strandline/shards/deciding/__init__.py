@@ -1,0 +1,1 @@
+"""Where a command is decided: in this process by the machine, or elsewhere by the service."""

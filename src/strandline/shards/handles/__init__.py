@@ -1,0 +1,1 @@
+"""What a user of a shard holds: writers and readers."""

@@ -1,0 +1,1 @@
+"""Updates as columns, files and batches."""

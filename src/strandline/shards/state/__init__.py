@@ -1,0 +1,1 @@
+"""The state of a shard and its transitions: pure, without stores, clocks or threads."""
