@@ -47,7 +47,7 @@ def _difference(record: msgspec.Struct, read: msgspec.Struct) -> str:
 
 def _unreadable(record: msgspec.Struct, reason: str) -> UsageError:
     return UsageError(
-        f"A {type(record).__name__} record cannot hold what it was given: {reason}.",
+        f"A {type(record).__name__.removesuffix('Record')} record cannot hold what it was given: {reason}.",
         next="Look at the types of the arguments of this call.",
     )
 

@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from strandline.branch.cell import update
-from strandline.branch.rules.record import WRITE_IDS_KEPT, Verdict, decide_commit, fold
-from strandline.branch.rules.record import Branch as BranchRecord
+from strandline.branch.rules.record import WRITE_IDS_KEPT, BranchRecord, Verdict, decide_commit, fold
 from strandline.errors import NothingToCommit, OutcomeUnknown, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.testing.faults import Outcome

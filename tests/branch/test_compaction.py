@@ -13,7 +13,7 @@ import pytest
 
 import strandline
 from strandline.branch.compaction import Compaction
-from strandline.branch.rules.record import COOL_DOWN_S, Branch, CoolingDown, claim_compaction, is_cooling_down
+from strandline.branch.rules.record import COOL_DOWN_S, BranchRecord, CoolingDown, claim_compaction, is_cooling_down
 from strandline.branch.sensor import Sensor
 from strandline.errors import BranchGone, NothingToCommit, OutcomeUnknown, RepositoryReadOnly, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken
@@ -23,7 +23,7 @@ from strandline.testing.faults import Outcome
 from tests.branch.clients import Client, Shared, content, entry, link, paths
 
 
-def record(client: Client) -> Branch:
+def record(client: Client) -> BranchRecord:
     return client.main._core.cell("main").read().branch
 
 
@@ -244,8 +244,8 @@ def test_a_swap_whose_outcome_cannot_be_told_says_so(one: Client, two: Client) -
 # --- the claim
 
 
-def branch_record(started: int | None = None) -> Branch:
-    return Branch(
+def branch_record(started: int | None = None) -> BranchRecord:
+    return BranchRecord(
         branch_id=BranchId("b"),
         head=CommitId("h"),
         staging_token=StagingToken("t"),

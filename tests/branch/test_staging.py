@@ -9,8 +9,7 @@ import pytest
 
 from strandline.branch.attach import Computed, attach_changes
 from strandline.branch.cell import update
-from strandline.branch.rules.record import Branch as BranchRecord
-from strandline.branch.rules.record import seal
+from strandline.branch.rules.record import BranchRecord, seal
 from strandline.branch.token_queue import KEY_PREFIX, sweep
 from strandline.errors import (
     BranchGone,

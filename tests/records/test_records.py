@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import strandline
 from strandline.branch.commits import Commit
 from strandline.branch.reflog import Block
-from strandline.branch.rules.record import Branch, Deleted, HeadMove, Lock, Tag, Waiting, Writer
+from strandline.branch.rules.record import BranchRecord, Deleted, HeadMove, LockRecord, TagRecord, Waiting, WriterRecord
 from strandline.branch.token_queue import QueueItem
 from strandline.branch.transactions import Repeat, TransactionRecord
 from strandline.envelope import decode, encode
@@ -30,7 +30,7 @@ from strandline.tree.rows import Entry, checked_staged, decode_staged
 
 KINDS = (
     Block,
-    Branch,
+    BranchRecord,
     Commit,
     Condemned,
     Deleted,
@@ -38,7 +38,7 @@ KINDS = (
     HeadMove,
     LakeRecord,
     Link,
-    Lock,
+    LockRecord,
     LockOwner,
     Pin,
     Protection,
@@ -46,10 +46,10 @@ KINDS = (
     Repeat,
     RepositoryRecord,
     Retention,
-    Tag,
+    TagRecord,
     TransactionRecord,
     Waiting,
-    Writer,
+    WriterRecord,
 )
 WRONG = st.one_of(
     st.none(),

@@ -11,7 +11,7 @@ import pytest
 from strandline.branch import transactions
 from strandline.branch.cell import update
 from strandline.branch.rules import writers
-from strandline.branch.rules.record import Writer, seal
+from strandline.branch.rules.record import WriterRecord, seal
 from strandline.branch.token_queue import is_condemned
 from strandline.branch.transactions import Repeat, TransactionRecord, forget, settle
 from strandline.envelope import encode
@@ -165,7 +165,7 @@ def test_a_private_token_without_an_item_is_not_attached(one: Client) -> None:
 def test_the_token_of_a_publication_is_written_before_its_record_says_so(drivers: tuple[Driver, Driver]) -> None:
     first, _ = drivers
     stores, branch = first.main._core.stores, first.main.branch_id
-    writer = Writer(committed=5, commit=first.main.id, token="night-1", digest="d")
+    writer = WriterRecord(committed=5, commit=first.main.id, token="night-1", digest="d")
     key = transactions._token_key(branch, "nightly", "night-1")
     for number in (1, 2, 3):
         first.lose("set", b"/records", number, Outcome.NOT_DONE)
@@ -234,6 +234,6 @@ def test_what_is_remembered_of_a_writer_is_its_published_transaction(drivers: tu
     main = drivers[0].main
     stores, branch = main._core.stores, main.branch_id
     for committed, position in ((3, "old"), (5, "new"), (3, "old")):
-        writer = Writer(started=5, committed=committed, commit=main.id, position=position)
+        writer = WriterRecord(started=5, committed=committed, commit=main.id, position=position)
         transactions._push_off(stores, branch, "nightly", writer)
     assert transactions.remembered(stores, branch, "nightly").position == "new"

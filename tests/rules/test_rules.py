@@ -16,7 +16,7 @@ from strandline.blob.local import LocalBlobStore
 from strandline.branch import transactions
 from strandline.branch.cell import update
 from strandline.branch.rules import writers
-from strandline.branch.rules.record import Branch, Writer, seal
+from strandline.branch.rules.record import BranchRecord, WriterRecord, seal
 from strandline.branch.view import uncommitted
 from strandline.envelope import decode, encode
 from strandline.errors import Conflict, ObjectMissing, StoreUnavailable
@@ -154,7 +154,10 @@ def test_a_grant_is_looked_for_on_the_branch_first(drivers: tuple[Driver, Driver
 
 def test_what_is_remembered_of_a_writer_is_never_older(drivers: tuple[Driver, Driver]) -> None:
     stores, branch_id = drivers[0].repo._core.stores, drivers[0].main.branch_id
-    newer, older = Writer(started=9, committed=9, position="new"), Writer(started=3, committed=3, position="old")
+    newer, older = (
+        WriterRecord(started=9, committed=9, position="new"),
+        WriterRecord(started=3, committed=3, position="old"),
+    )
     transactions._push_off(stores, branch_id, "job", newer)
     transactions._push_off(stores, branch_id, "job", older)
     assert transactions.remembered(stores, branch_id, "job") == newer
@@ -202,8 +205,8 @@ def test_exact_paths_are_judged(drivers: tuple[Driver, Driver], judge: str) -> N
 
 def test_an_open_writer_is_forgotten_last(one: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "MAX_WRITERS", 2)
-    held = {"open": Writer(started=5), "idle": Writer(started=7, committed=7)}
-    branch: Branch = replace(one.main._cell.read().branch, writers=held)
+    held = {"open": WriterRecord(started=5), "idle": WriterRecord(started=7, committed=7)}
+    branch: BranchRecord = replace(one.main._cell.read().branch, writers=held)
     assert writers.to_forget(branch, "new") == "idle"
 
 

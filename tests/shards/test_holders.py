@@ -12,7 +12,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.shards.state.frontier import Antichain
-from strandline.shards.state.state import DurableReader, LeasedReader, ReaderId, State
+from strandline.shards.state.state import DurableReaderRecord, LeasedReader, ReaderId, State
 from strandline.shards.state.transitions import (
     expire_durable_reader,
     expire_reader,
@@ -90,7 +90,9 @@ def test_p32_p33_the_since_is_the_least_of_all_and_an_end_does_not_move_it() -> 
         assert ended is not None
         state = ended
         assert state.since == 0
-    kept = sealed(state, _replaced(state, {"c": LeasedReader(9, 1, 1, 1)}, {"d": DurableReader(2, "")}), 10**9, "")
+    kept = sealed(
+        state, _replaced(state, {"c": LeasedReader(9, 1, 1, 1)}, {"d": DurableReaderRecord(2, "")}), 10**9, ""
+    )
     assert kept.readers == {}
     assert list(kept.durable_readers) == ["d"]
     assert kept.since == 0
@@ -100,7 +102,7 @@ def test_p32_p33_the_since_is_the_least_of_all_and_an_end_does_not_move_it() -> 
     assert register_durable_reader(ended, ReaderId("e")).outcome.since == 0
 
 
-def _replaced(state: State, readers: dict[str, LeasedReader], durable: dict[str, DurableReader]) -> State:
+def _replaced(state: State, readers: dict[str, LeasedReader], durable: dict[str, DurableReaderRecord]) -> State:
     from msgspec.structs import replace
 
     return replace(

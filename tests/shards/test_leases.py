@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from strandline.errors import BeforeSince, UpperMismatch
 from strandline.shards.state.frontier import TOP, Antichain
-from strandline.shards.state.state import DurableReader, LeasedReader, ReaderId, State, WriterId
+from strandline.shards.state.state import DurableReaderRecord, LeasedReader, ReaderId, State, WriterId
 from strandline.shards.state.transitions import (
     Append,
     AppendNext,
@@ -84,7 +84,7 @@ def test_p29_what_a_reader_gives_up_it_never_has_again(
 
 def test_p33_a_lease_ends_in_whatever_state_comes_next_and_only_there() -> None:
     state = held(3, 1, 1_000_000)
-    state.durable_readers[ReaderId("d")] = DurableReader(0, "")
+    state.durable_readers[ReaderId("d")] = DurableReaderRecord(0, "")
     end_us = 1_000_000 + 10 * 1_000_000
     assert ID in sealed(state, state, end_us, "").readers  # to the last microsecond
     over = sealed(state, state, end_us + 1, "")

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from strandline.branch.rules.record import Branch
+from strandline.branch.rules.record import BranchRecord
 from strandline.testing.simulation.branch_programs import START, run
 from strandline.testing.simulation.exhaustive import KINDS, programs
 from strandline.testing.simulation.exploring import Access, Event, Fault, Program, depend, explore, faults_of, races
@@ -85,7 +85,7 @@ def test_a_part_of_the_faults_breaks_no_promise() -> None:
 def test_the_hole_that_seeds_never_met_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
     """A read that demands only its tokens shows a put without the merge before it: found in some dozens of runs."""
     monkeypatch.setattr(
-        Branch, "only_sealed_since", lambda self, earlier: set(earlier.tokens) <= set(self.tokens), raising=True
+        BranchRecord, "only_sealed_since", lambda self, earlier: set(earlier.tokens) <= set(self.tokens), raising=True
     )
     found = explore(run, (("merge", "put"), ("list",)), "idle")
     assert "a read shows what the branch held at an instant" in found.broken

@@ -25,7 +25,7 @@ from strandline.backup.layout import (
 from strandline.backup.save import copy_file
 from strandline.blob import BlobStore
 from strandline.blob.fallback import FallbackBlobs
-from strandline.branch.rules.record import Branch, Deleted, RefRecord
+from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, Conflict, Corrupted
@@ -103,7 +103,9 @@ def _files(place: BlobStore, record: RepositoryRecord, blobs: BlobStore, progres
         progress(done, len(wanted))
 
 
-def _branch(place: BlobStore, saved: SavedRepository, stores: Stores, branch: Branch, staged: int) -> Branch:
+def _branch(
+    place: BlobStore, saved: SavedRepository, stores: Stores, branch: BranchRecord, staged: int
+) -> BranchRecord:
     """A branch with all that was staged under one fresh token."""
     token = StagingToken(new_id())
     pages = -(-staged // PAGE_PAIRS)
@@ -153,7 +155,7 @@ def _ref(
     held = None if raw is None else decode(RefRecord, raw, f"ref {key.decode()!r}")
     if held is not None and not isinstance(held, Deleted):
         return
-    if isinstance(record, Branch):
+    if isinstance(record, BranchRecord):
         record = _branch(place, saved, stores, record, counts[key.decode()])
     with suppress(PredicateFailed):  # somebody else restores the same, and was first
         stores.kv.set_if(stores.refs, key, encode(record), ABSENT if raw is None else raw)

@@ -35,7 +35,7 @@ from strandline.branch import transactions
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog, commit_pair
 from strandline.branch.reflog import block_pairs, read_moves
-from strandline.branch.rules.record import Branch, RefRecord, Tag
+from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord
 from strandline.branch.staged import staged_window
 from strandline.branch.stores import Stores
 from strandline.branch.view import consistently
@@ -147,18 +147,18 @@ class _Save:
         for key, value in self._stores.kv.scan(self._stores.refs):
             name = key.decode()
             record = decode(RefRecord, value, f"ref {name!r}")
-            if isinstance(record, Tag):
+            if isinstance(record, TagRecord):
                 found.tags += 1
                 found.heads.add(record.commit)
                 found.refs.append((key, value))
-            elif isinstance(record, Branch):
+            elif isinstance(record, BranchRecord):
                 self._branch(name, record, found)
         return found
 
-    def _branch(self, name: str, record: Branch, found: _Found) -> None:
+    def _branch(self, name: str, record: BranchRecord, found: _Found) -> None:
         cell = BranchCell(self._stores, name)
 
-        def read(now: Branch) -> tuple[Branch, list[Pair]]:
+        def read(now: BranchRecord) -> tuple[BranchRecord, list[Pair]]:
             return now, list(_staged(self._stores, now))
 
         try:
@@ -225,7 +225,7 @@ class _Save:
         return len(keys), total
 
 
-def _staged(stores: Stores, record: Branch) -> Iterator[Pair]:
+def _staged(stores: Stores, record: BranchRecord) -> Iterator[Pair]:
     """The newest staged entry of each path."""
     start: bytes | None = b""
     while start is not None:

@@ -10,7 +10,7 @@ from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
 from strandline.branch.rules.lock_rules import refuse_locked_keys, refuse_locked_ranges
 from strandline.branch.rules.ranges import Range
-from strandline.branch.rules.record import Branch, LayersMoved, attach, attach_on_top, refuse_blocked, seal
+from strandline.branch.rules.record import BranchRecord, LayersMoved, attach, attach_on_top, refuse_blocked, seal
 from strandline.branch.staged import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
 from strandline.errors import ObjectMissing, OutcomeUnknown, StoreUnavailable, StrandlineError
@@ -27,7 +27,7 @@ class Computed:
 
 
 def attach_changes(
-    cell: BranchCell, branch_id: BranchId, compute: Callable[[Branch], Computed], ranges: Sequence[Range] = ()
+    cell: BranchCell, branch_id: BranchId, compute: Callable[[BranchRecord], Computed], ranges: Sequence[Range] = ()
 ) -> int:
     """Stage the changes that `compute` makes from a record whose sealed layers it may read; all of them or none.
 
@@ -87,13 +87,13 @@ def attach_pairs(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> int:
             return len(pairs)
 
 
-def _seal_if_allowed(name: str, branch: Branch, ranges: Sequence[Range]) -> Branch:
+def _seal_if_allowed(name: str, branch: BranchRecord, ranges: Sequence[Range]) -> BranchRecord:
     refuse_blocked(branch, "stage", name)
     refuse_locked_ranges(branch, name, ranges)
     return seal(branch, StagingToken(new_id()))
 
 
-def _write_private(cell: BranchCell, branch: Branch, pairs: Pairs) -> tuple[StagingToken, bytes]:
+def _write_private(cell: BranchCell, branch: BranchRecord, pairs: Pairs) -> tuple[StagingToken, bytes]:
     """Record the intent, then fill a fresh token that nobody else knows."""
     token = StagingToken(new_id())
     item = QueueItem(branch=cell.name, branch_id=branch.branch_id, tokens=(token,), kind="private")
@@ -108,7 +108,7 @@ def _try(
     seen: Seen,
     intent: bytes,
     keys: Sequence[bytes],
-    transition: Callable[[Branch], Branch],
+    transition: Callable[[BranchRecord], BranchRecord],
     token: StagingToken,
     attempts: Attempts,
 ) -> bool:

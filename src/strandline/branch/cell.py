@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from strandline import metrics
 from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
 from strandline.branch.reflog import keep_moves
-from strandline.branch.rules.record import WRITE_IDS_KEPT, Branch, Deleted, LayersMoved, RefRecord, what_changed
+from strandline.branch.rules.record import WRITE_IDS_KEPT, BranchRecord, Deleted, LayersMoved, RefRecord, what_changed
 from strandline.branch.sensor import Sensor
 from strandline.branch.shared_read import SharedRead
 from strandline.branch.stores import Stores
@@ -39,7 +39,7 @@ class Seen:
     """A branch record as it was read: the bytes are the predicate of a swap."""
 
     raw: bytes
-    branch: Branch
+    branch: BranchRecord
     at_us: Microseconds = 0
 
 
@@ -78,7 +78,7 @@ class BranchCell:
             record: RefRecord | None = None
             if raw is not None:
                 record = decode(RefRecord, raw, f"branch {self.name!r}")
-            if raw is None or not isinstance(record, Branch):
+            if raw is None or not isinstance(record, BranchRecord):
                 self._last = None
                 raise self._gone() if branch_id else _not_found(self.name, record)
             seen = Seen(raw, record, self.stores.clock.now_us())
@@ -102,12 +102,12 @@ class BranchCell:
         return self.read(branch_id), True
 
     @property
-    def remembered(self) -> Branch | None:
+    def remembered(self) -> BranchRecord | None:
         """The record as last read in this process, however old: for what may neither fail nor wait."""
         last = self._last
         return None if last is None else last.branch
 
-    def swap(self, seen: Seen, record: Branch | Deleted) -> Seen:
+    def swap(self, seen: Seen, record: BranchRecord | Deleted) -> Seen:
         """Replace the record that was `seen`.
 
         Invariant: every swap writes an id that no other swap writes, so no record ever returns to an earlier value,
@@ -121,7 +121,7 @@ class BranchCell:
         mine = new_id()
         written = replace(record, write_ids=(mine, *seen.branch.write_ids)[:WRITE_IDS_KEPT])
         raw = encode(written)
-        if isinstance(written, Branch):
+        if isinstance(written, BranchRecord):
             try:
                 keep_moves(self.stores, seen.branch, written)
             except StoreUnavailable as error:  # a block too many does no harm, and the swap was not tried
@@ -163,7 +163,7 @@ class BranchCell:
                 self.stores.clock.sleep(backoff_s(attempt))
                 continue
             record = None if now is None else decode(RefRecord, now, f"branch {self.name!r}")
-            ids = record.write_ids if isinstance(record, Branch | Deleted) else ()
+            ids = record.write_ids if isinstance(record, BranchRecord | Deleted) else ()
             if mine in ids:
                 return
             if not seen.branch.write_ids or seen.branch.write_ids[0] in ids:
@@ -192,7 +192,7 @@ def _not_found(name: str, record: RefRecord | None) -> RefNotFound:
     return RefNotFound(f"There is no branch {name!r}.", next="`strandline branch list` shows the branches.")
 
 
-def update(cell: BranchCell, branch_id: BranchId | None, transition: Callable[[Branch], Branch]) -> Seen:
+def update(cell: BranchCell, branch_id: BranchId | None, transition: Callable[[BranchRecord], BranchRecord]) -> Seen:
     """Apply a pure transition to whatever is on record, again and again until the swap wins.
 
     Raises:
@@ -209,7 +209,7 @@ def update(cell: BranchCell, branch_id: BranchId | None, transition: Callable[[B
 
 
 @contextmanager
-def still_named(cell: BranchCell, branch_id: BranchId | None, seen: Branch) -> Iterator[None]:
+def still_named(cell: BranchCell, branch_id: BranchId | None, seen: BranchRecord) -> Iterator[None]:
     """Read files that a record names. If one is missing and the record no longer names the same layers, it was replaced
     and collected meanwhile, and nothing is lost.
 

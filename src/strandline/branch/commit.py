@@ -12,7 +12,7 @@ from strandline.branch.commits import Commit, CommitLog, commit_pair, make_commi
 from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.rules.lock_rules import refuse_whole
 from strandline.branch.rules.record import (
-    Branch,
+    BranchRecord,
     LayersMoved,
     Verdict,
     Why,
@@ -78,7 +78,7 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
         ) from error
 
 
-def _nothing_is_staged(cell: BranchCell, branch: Branch) -> bool:
+def _nothing_is_staged(cell: BranchCell, branch: BranchRecord) -> bool:
     """Whether no layer above head holds anything, in scans that begin after the record was read.
 
     Then head was the listing of the branch, if the record names the same tokens after the scans: a token is emptied
@@ -95,7 +95,7 @@ def _nothing_is_staged(cell: BranchCell, branch: Branch) -> bool:
 
 
 def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, made: _Mine) -> Commit:
-    def seal_if_allowed(branch: Branch) -> Branch:
+    def seal_if_allowed(branch: BranchRecord) -> BranchRecord:
         refuse_blocked(branch, "commit", cell.name)
         refuse_whole(branch, cell.name)
         return seal(branch, StagingToken(new_id()))
@@ -138,7 +138,7 @@ def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dr
 
 
 def _build(
-    cell: BranchCell, commits: CommitLog, branch_id: BranchId, branch: Branch, mine: Sequence[StagingToken]
+    cell: BranchCell, commits: CommitLog, branch_id: BranchId, branch: BranchRecord, mine: Sequence[StagingToken]
 ) -> tuple[Tree, bool, Seen]:
     """The tree of a commit of `mine`, and whether all of `mine` were there while they were read.
 
@@ -159,7 +159,7 @@ def _swap_until_decided(
     branch_id: BranchId,
     draft: Draft,
     tree: Tree,
-    seen: Branch,
+    seen: BranchRecord,
     mine: tuple[StagingToken, ...],
     now: Seen,
     made: _Mine,
@@ -230,7 +230,7 @@ def _drop_without_effect(cell: BranchCell, now: Seen, left: tuple[StagingToken, 
     return True
 
 
-def _find_mine(cell: BranchCell, commits: CommitLog, branch: Branch, made: _Mine) -> Commit | None:
+def _find_mine(cell: BranchCell, commits: CommitLog, branch: BranchRecord, made: _Mine) -> Commit | None:
     """One of my own commits, if the head came to it since I began: then my reply was lost, and it is done.
 
     Raises:

@@ -13,7 +13,7 @@ from strandline.branch.cell import BranchCell, Moved, still_named, update
 from strandline.branch.commits import CommitLog
 from strandline.branch.rules.record import (
     COOL_DOWN_S,
-    Branch,
+    BranchRecord,
     CoolingDown,
     LayersMoved,
     claim_compaction,
@@ -62,7 +62,7 @@ def compact(
     """
     started = time.perf_counter()
 
-    def claim(branch: Branch) -> Branch:
+    def claim(branch: BranchRecord) -> BranchRecord:
         refuse_read_only(branch, cell.name)
         return claim_compaction(branch, StagingToken(new_id()), cell.stores.clock.now_us(), cool_down_s)
 
@@ -97,7 +97,7 @@ def compact(
     return Compaction("superseded", seconds=time.perf_counter() - started)
 
 
-def _swap(cell: BranchCell, branch_id: BranchId, seen: Branch, compacted: str | None) -> bool:
+def _swap(cell: BranchCell, branch_id: BranchId, seen: BranchRecord, compacted: str | None) -> bool:
     """Swap the tree in for the tokens that it was made of; False if the layers moved.
 
     Invariant: the record that is swapped still has the head, the base and, as its oldest tokens, exactly those that

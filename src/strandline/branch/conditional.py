@@ -9,7 +9,7 @@ from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.rules.lock_rules import refuse_locked_keys
-from strandline.branch.rules.record import Branch, refuse_blocked
+from strandline.branch.rules.record import BranchRecord, refuse_blocked
 from strandline.branch.staging import refused_too_late, unchecked
 from strandline.branch.view import Layers
 from strandline.errors import NotAllowed, OutcomeUnknown, PreconditionFailed, RangeLocked, StoreUnavailable
@@ -36,7 +36,7 @@ class _Before:
     written: tuple[bytes, ...]
     held: bytes | None
     found: Entry | None
-    branch: Branch
+    branch: BranchRecord
 
 
 Written = dict[StagingToken, _Before]

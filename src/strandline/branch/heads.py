@@ -20,7 +20,7 @@ from strandline.branch.rules.lock_rules import (
     refuse_locked_ranges,
 )
 from strandline.branch.rules.ranges import ALL
-from strandline.branch.rules.record import Branch, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
+from strandline.branch.rules.record import BranchRecord, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
 from strandline.branch.staged import scan_staged
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import dropped, item_pair, put_item
@@ -44,9 +44,9 @@ Compute = Callable[[Commit], NewHead]
 """From the commit at the head to the one that replaces it; run again if the head moves."""
 InTheWay = Callable[[Difference], list[str]]
 """Of what is staged in effect, the paths that forbid the move."""
-Judge = Callable[[Branch], None]
+Judge = Callable[[BranchRecord], None]
 """Raises if the move may not happen on this very record."""
-Mark = Callable[[Branch, CommitId], Branch]
+Mark = Callable[[BranchRecord, CommitId], BranchRecord]
 """What the move changes besides the head, in the same swap."""
 
 
@@ -58,7 +58,7 @@ class _Tried:
     since: int = 0
     unknown: OutcomeUnknown | None = None
 
-    def done(self, stores: Stores, branch: Branch) -> CommitId | None:
+    def done(self, stores: Stores, branch: BranchRecord) -> CommitId | None:
         """Which of them the head came to.
 
         Raises:
@@ -130,7 +130,7 @@ def set_head(
             )
         new = compute(head_commit)
 
-        def judge_all(now: Branch) -> None:
+        def judge_all(now: BranchRecord) -> None:
             judge(now)
             demand_held(now, cell.name, locks)
             refuse_locked_changes(cell, now, head, new.tree, locks)  # noqa: B023 - called within this turn
@@ -147,7 +147,7 @@ def set_head(
 
 
 def refuse_locked_changes(
-    cell: BranchCell, now: Branch, before: Tree, after: Tree, locks: Collection[str] = NOBODY
+    cell: BranchCell, now: BranchRecord, before: Tree, after: Tree, locks: Collection[str] = NOBODY
 ) -> None:
     """Raise if a head would move from one tree to another that differ in what somebody else has locked."""
     for lock in in_the_way(now, locks):
@@ -172,7 +172,7 @@ def _sealed(cell: BranchCell, branch_id: BranchId, judge: Judge) -> Seen:
     if not stores.kv.scan_page(stores.staging(seen.branch.staging_token), limit=1).keys:
         return seen
 
-    def transition(branch: Branch) -> Branch:
+    def transition(branch: BranchRecord) -> BranchRecord:
         judge(branch)
         return seal(branch, StagingToken(new_id()))
 

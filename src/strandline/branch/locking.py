@@ -20,7 +20,7 @@ from strandline.branch.commits import CommitLog
 from strandline.branch.rules import lock_rules
 from strandline.branch.rules.lock_rules import NOBODY, Request, Withdrawn
 from strandline.branch.rules.ranges import Range
-from strandline.branch.rules.record import Branch, LayersMoved, Lock
+from strandline.branch.rules.record import BranchRecord, LayersMoved, LockRecord
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.clock import Clock, backoff_s
@@ -83,7 +83,7 @@ class Change:
         return [range for request in self.requests for range in request.ranges]
 
 
-def change_locks(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: Change) -> Branch:
+def change_locks(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: Change) -> BranchRecord:
     """Take and release locks, all of them or none.
 
     Returns:
@@ -133,7 +133,9 @@ def _pended(cell: BranchCell, branch_id: BranchId, change: Change) -> Seen:
     )
 
 
-def _fold_and_hold(cell: BranchCell, commits: CommitLog, branch_id: BranchId, seen: Seen, change: Change) -> Branch:
+def _fold_and_hold(
+    cell: BranchCell, commits: CommitLog, branch_id: BranchId, seen: Seen, change: Change
+) -> BranchRecord:
     """Fold what is sealed, and swap it in together with the locks.
 
     Invariant: the scan began after the swap that sealed and put the locks on record, and the record that is swapped
@@ -184,11 +186,11 @@ def _swap(
     cell: BranchCell,
     branch_id: BranchId,
     now: Seen,
-    seen: Branch,
+    seen: BranchRecord,
     compacted: str | None,
     change: Change,
     attempts: Attempts,
-) -> Branch | None:
+) -> BranchRecord | None:
     """Swap tree and locks in; None if the layers moved."""
     ids = change.ids
     while True:
@@ -235,7 +237,7 @@ def end_locks(cell: BranchCell, branch_id: BranchId, ids: Collection[str]) -> No
 
 
 def _without(cell: BranchCell, branch_id: BranchId, ids: Collection[str], *, pending_only: bool) -> None:
-    def transition(branch: Branch) -> Branch:
+    def transition(branch: BranchRecord) -> BranchRecord:
         return lock_rules.without_locks(branch, ids, pending_only=pending_only)
 
     seen = cell.read(branch_id).branch
@@ -246,7 +248,9 @@ def _without(cell: BranchCell, branch_id: BranchId, ids: Collection[str], *, pen
 # --- waiting for a lock -----------------------------------------------------------------------------------------------
 
 
-def acquire(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: Change, timeout_s: float) -> Branch:
+def acquire(
+    cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: Change, timeout_s: float
+) -> BranchRecord:
     """Like `change_locks`, but wait up to `timeout_s` seconds for others: first come, first served.
 
     Raises:
@@ -384,7 +388,7 @@ def what_is_left(cell: BranchCell, branch_id: BranchId, pairs: Pairs, token: Sta
     return pairs
 
 
-def _holds(cell: BranchCell, lock: Lock, key: bytes, value: bytes) -> bool:
+def _holds(cell: BranchCell, lock: LockRecord, key: bytes, value: bytes) -> bool:
     """Whether an entry is what its path showed when a lock became held."""
     commits = CommitLog(cell.stores)
     found = cell.stores.trees.find(commits.tree(lock.base), key.decode()) if lock.base else None

@@ -12,7 +12,7 @@ from itertools import islice
 
 import msgspec
 
-from strandline.branch.rules.record import MOVES_KEPT, MOVES_KEPT_WHEN_FULL, Branch, HeadMove, moves_that_leave
+from strandline.branch.rules.record import MOVES_KEPT, MOVES_KEPT_WHEN_FULL, BranchRecord, HeadMove, moves_that_leave
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
 from strandline.errors import StoreUnavailable
@@ -38,7 +38,7 @@ def _key(branch_id: BranchId, first: int) -> bytes:
     return _prefix(branch_id) + b"%012d" % first
 
 
-def keep_moves(stores: Stores, before: Branch, after: Branch) -> None:
+def keep_moves(stores: Stores, before: BranchRecord, after: BranchRecord) -> None:
     """Write down the moves that leave the record with the swap from `before` to `after`, which comes next."""
     first, leaving = moves_that_leave(before, after)
     if not leaving:
@@ -50,7 +50,7 @@ def keep_moves(stores: Stores, before: Branch, after: Branch) -> None:
             stores.kv.delete(stores.records, _key(before.branch_id, too_old))
 
 
-def read_moves(stores: Stores, branch: Branch) -> Iterator[HeadMove]:
+def read_moves(stores: Stores, branch: BranchRecord) -> Iterator[HeadMove]:
     """All moves that are kept, newest first."""
     yield from branch.moves
     prefix = _prefix(branch.branch_id)
@@ -64,13 +64,13 @@ def read_moves(stores: Stores, branch: Branch) -> Iterator[HeadMove]:
             yield from block.moves
 
 
-def block_pairs(stores: Stores, branch: Branch) -> list[tuple[bytes, bytes]]:
+def block_pairs(stores: Stores, branch: BranchRecord) -> list[tuple[bytes, bytes]]:
     """The records of the blocks, for a backup."""
     prefix = _prefix(branch.branch_id)
     return list(stores.kv.scan(stores.records, prefix, prefix[:-1] + b"0"))
 
 
-def came_to(stores: Stores, branch: Branch, ids: Set[CommitId], since: int) -> CommitId | None:
+def came_to(stores: Stores, branch: BranchRecord, ids: Set[CommitId], since: int) -> CommitId | None:
     """Which of these commits the head came to after its first `since` moves, wherever it went from there.
 
     Looking back from head would not do: a hard reset takes the head off a commit that was made.

@@ -9,7 +9,7 @@ from strandline.branch.cell import BranchCell, Moved, still_named, update
 from strandline.branch.commits import CommitLog
 from strandline.branch.rules.lock_rules import refuse_locked_ranges
 from strandline.branch.rules.ranges import ALL, Range
-from strandline.branch.rules.record import Branch, LayersMoved, drop_staged, fold, refuse_read_only, seal
+from strandline.branch.rules.record import BranchRecord, LayersMoved, drop_staged, fold, refuse_read_only, seal
 from strandline.branch.staged import outside, scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.ids import BranchId, StagingToken, new_id
@@ -38,7 +38,7 @@ def reset_range(cell: BranchCell, commits: CommitLog, branch_id: BranchId, start
     stores = cell.stores
     ranges = [Range(start, end)]
 
-    def seal_if_allowed(branch: Branch) -> Branch:
+    def seal_if_allowed(branch: BranchRecord) -> BranchRecord:
         refuse_read_only(branch, cell.name)
         refuse_locked_ranges(branch, cell.name, ranges)
         return seal(branch, StagingToken(new_id()))

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from strandline.branch.rules.record import READ_ONLY, Branch, is_cooling_down
+from strandline.branch.rules.record import READ_ONLY, BranchRecord, is_cooling_down
 from strandline.clock import Clock
 
 TOMBSTONES = 10_000
@@ -27,18 +27,18 @@ class Sensor:
         fire: gets the branch that is worth compacting, as it was when that was seen; returns soon.
     """
 
-    fire: Callable[[str, Branch], None]
+    fire: Callable[[str, BranchRecord], None]
     clock: Clock
 
-    def saw_tombstones(self, name: str, branch: Branch, count: int) -> None:
+    def saw_tombstones(self, name: str, branch: BranchRecord, count: int) -> None:
         """A call staged so many deletions, or passed so many while it looked for entries."""
         if count and random.random() * TOMBSTONES < count and self._may_compact(branch):
             self.fire(name, branch)
 
-    def saw_tokens(self, name: str, branch: Branch) -> None:
+    def saw_tokens(self, name: str, branch: BranchRecord) -> None:
         """A record came by that nobody in this process had seen."""
         if len(branch.sealed_tokens) >= SEALED_TOKENS and self._may_compact(branch):
             self.fire(name, branch)
 
-    def _may_compact(self, branch: Branch) -> bool:
+    def _may_compact(self, branch: BranchRecord) -> bool:
         return READ_ONLY not in branch.blocked and not is_cooling_down(branch, self.clock.now_us())

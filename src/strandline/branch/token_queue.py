@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from strandline.branch.cell import BranchCell, update
-from strandline.branch.rules.record import Branch, RefRecord, seal
+from strandline.branch.rules.record import BranchRecord, RefRecord, seal
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
@@ -123,7 +123,7 @@ def _tokens_on_record(stores: Stores, item: QueueItem) -> set[StagingToken]:
     """
     raw = stores.kv.get(stores.refs, item.branch.encode())
     record = None if raw is None else decode(RefRecord, raw, f"branch {item.branch!r}")
-    if isinstance(record, Branch) and record.branch_id == item.branch_id:
+    if isinstance(record, BranchRecord) and record.branch_id == item.branch_id:
         return set(record.tokens)
     return set()
 
@@ -152,7 +152,7 @@ def _delete_entries(stores: Stores, token: StagingToken) -> int:
         deleted += len(page.keys)
 
 
-def dropped(branch_name: str, branch: Branch, tokens: Sequence[StagingToken]) -> QueueItem:
+def dropped(branch_name: str, branch: BranchRecord, tokens: Sequence[StagingToken]) -> QueueItem:
     return QueueItem(branch=branch_name, branch_id=branch.branch_id, tokens=tuple(tokens))
 
 

@@ -21,7 +21,7 @@ from strandline.branch.cell import BranchCell, Moved, update
 from strandline.branch.commits import Commit, CommitLog
 from strandline.branch.heads import Compute, InTheWay, set_head
 from strandline.branch.rules import lock_rules, writers
-from strandline.branch.rules.record import Branch, Writer
+from strandline.branch.rules.record import BranchRecord, WriterRecord
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds, from_us
 from strandline.envelope import decode, encode
@@ -187,7 +187,7 @@ def can_become(before: State, after: State) -> bool:
     return after in _NEXT[before]
 
 
-def effective_state(branch: Branch | None, record: TransactionRecord) -> State:
+def effective_state(branch: BranchRecord | None, record: TransactionRecord) -> State:
     """The state of a transaction by the branch record, which decides; None stands for a deleted branch."""
     if record.state != "open":
         return record.state
@@ -199,7 +199,7 @@ def effective_state(branch: Branch | None, record: TransactionRecord) -> State:
     return "rejected-pending"
 
 
-def settle(stores: Stores, branch_id: BranchId, name: str, writer: Writer) -> None:
+def settle(stores: Stores, branch_id: BranchId, name: str, writer: WriterRecord) -> None:
     """Write down for good what the branch record says of a writer's last published transaction: the only way for a
     transaction's record to become "committed", and the token comes first.
     """
@@ -215,14 +215,14 @@ def settle(stores: Stores, branch_id: BranchId, name: str, writer: Writer) -> No
     advance(stores, known, "committed", commit=writer.commit, digest=writer.digest)
 
 
-def _push_off(stores: Stores, branch_id: BranchId, name: str, writer: Writer) -> None:
+def _push_off(stores: Stores, branch_id: BranchId, name: str, writer: WriterRecord) -> None:
     """Write down a writer that is about to leave the branch record; never over what is newer."""
     settle(stores, branch_id, name, writer)
     key = _writer_key(branch_id, name)
     for _ in range(MAX_ATTEMPTS):
         raw = stores.kv.get(stores.records, key)
         if raw is not None:
-            held: Writer = decode(Writer, raw, f"writer {name!r}")
+            held: WriterRecord = decode(WriterRecord, raw, f"writer {name!r}")
             if _age(held) >= _age(writer):
                 return
         try:
@@ -233,12 +233,12 @@ def _push_off(stores: Stores, branch_id: BranchId, name: str, writer: Writer) ->
     raise Contention(f"Others kept changing what is remembered of writer {name!r}.", next="Repeat the call.")
 
 
-def _age(writer: Writer) -> tuple[int, int]:
+def _age(writer: WriterRecord) -> tuple[int, int]:
     """What is newer of two records of a writer: the later transaction, and of the same one the published."""
     return max(writer.started, writer.committed), writer.committed
 
 
-def remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
+def remembered(stores: Stores, branch_id: BranchId, name: str) -> WriterRecord:
     """What was written down of a writer when it left the branch record.
 
     A transaction that was open then is closed for good: its driver may know that it was fenced, and what it wrote may
@@ -246,8 +246,8 @@ def remembered(stores: Stores, branch_id: BranchId, name: str) -> Writer:
     """
     raw = stores.kv.get(stores.records, _writer_key(branch_id, name))
     if raw is None:
-        return Writer()
-    writer: Writer = decode(Writer, raw, f"writer {name!r}")
+        return WriterRecord()
+    writer: WriterRecord = decode(WriterRecord, raw, f"writer {name!r}")
     return replace(writer, started=writer.committed)
 
 
@@ -333,7 +333,7 @@ def begin(cell: BranchCell, branch_id: BranchId, who: Who, token: str, message: 
         return record
 
 
-def _published_before(stores: Stores, branch_id: BranchId, name: str, known: Writer, token: str) -> Repeat | None:
+def _published_before(stores: Stores, branch_id: BranchId, name: str, known: WriterRecord, token: str) -> Repeat | None:
     if known.token == token and known.commit:
         return Repeat(known.committed, known.commit)
     raw = stores.kv.get(stores.records, _token_key(branch_id, name, token))
@@ -361,15 +361,15 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
     """
     who = what.who
 
-    def judge(branch: Branch) -> None:
+    def judge(branch: BranchRecord) -> None:
         writers.refuse_publisher(branch, who.name, cell.name)
         writers.refuse_fenced(branch, who.name, what.id, who.node)
 
-    def mark(branch: Branch, head: CommitId) -> Branch:
+    def mark(branch: BranchRecord, head: CommitId) -> BranchRecord:
         after = writers.published(branch, who.name, what.id, head, what.position, what.token, what.digest)
         return lock_rules.without_locks(after, what.ends)
 
-    def note(branch: Branch) -> Branch:
+    def note(branch: BranchRecord) -> BranchRecord:
         judge(branch)
         lock_rules.demand_held(branch, cell.name, what.locks)
         return mark(branch, branch.head)
@@ -388,7 +388,7 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
         if done is None:
             raise
     with suppress(StrandlineError):  # done is done; the next begin writes it down
-        writer = Writer(committed=what.id, commit=done, token=what.token, digest=what.digest)
+        writer = WriterRecord(committed=what.id, commit=done, token=what.token, digest=what.digest)
         settle(cell.stores, branch_id, who.name, writer)
     return commits.get(done)
 
@@ -458,7 +458,7 @@ def abort(cell: BranchCell, branch_id: BranchId, who: Who, id: int) -> None:
         TransactionClosed: it was published.
     """
 
-    def transition(branch: Branch) -> Branch:
+    def transition(branch: BranchRecord) -> BranchRecord:
         return writers.doomed(branch, who.name, id)
 
     if not writers.is_last_started(cell.read(branch_id).branch, who.name, id):
@@ -501,7 +501,7 @@ def acknowledge(cell: BranchCell, branch_id: BranchId, name: str, id: int) -> Tr
 def assign(cell: BranchCell, branch_id: BranchId, name: str, node: str) -> None:
     """Let only one node begin and commit under a name; "" lets anyone."""
 
-    def transition(branch: Branch) -> Branch:
+    def transition(branch: BranchRecord) -> BranchRecord:
         gone = writers.to_forget(branch, name)
         if gone is not None:
             _push_off(cell.stores, branch_id, gone, branch.writers[gone])

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Seen
 from strandline.branch.commits import CommitLog
-from strandline.branch.rules.record import Branch
+from strandline.branch.rules.record import BranchRecord
 from strandline.branch.staged import scan_staged, staged_window
 from strandline.errors import ObjectMissing
 from strandline.ids import BranchId
@@ -44,12 +44,14 @@ from strandline.tree.store import Tree, TreeStore
 Result = TypeVar("Result")
 
 
-def consistently(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch], Result]) -> Result:
+def consistently(cell: BranchCell, branch_id: BranchId, read: Callable[[BranchRecord], Result]) -> Result:
     """Do a read of the branch's layers until it is known to be valid."""
     return consistently_seen(cell, branch_id, read)[0]
 
 
-def consistently_seen(cell: BranchCell, branch_id: BranchId, read: Callable[[Branch], Result]) -> tuple[Result, Seen]:
+def consistently_seen(
+    cell: BranchCell, branch_id: BranchId, read: Callable[[BranchRecord], Result]
+) -> tuple[Result, Seen]:
     """Like `consistently`, with the record that was read at the end.
 
     It is if the record was read from the store after the call began and nothing but seals happened to it until the
@@ -87,7 +89,7 @@ class Layers:
 
     cell: BranchCell
     commits: CommitLog
-    branch: Branch
+    branch: BranchRecord
 
     @property
     def trees(self) -> TreeStore:
@@ -261,7 +263,7 @@ def uncommitted(
 ) -> Difference:
     """The uncommitted changes of a branch in effect."""
 
-    def read(branch: Branch) -> Difference:
+    def read(branch: BranchRecord) -> Difference:
         layers = Layers(cell, commits, branch)
         staged = scan_staged(cell.stores, branch.tokens, start.encode(), None if end is None else end.encode())
         return in_effect(layers.trees, layers.head, layers.base, staged, start, end)

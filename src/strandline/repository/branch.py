@@ -26,8 +26,7 @@ from strandline.branch.reflog import read_moves
 from strandline.branch.reset import reset_all, reset_range
 from strandline.branch.rules.lock_rules import quarantined, refuse_locked_keys, refuse_quarantined
 from strandline.branch.rules.ranges import Range, as_ranges, single
-from strandline.branch.rules.record import COOL_DOWN_S, LockMode, refuse_blocked
-from strandline.branch.rules.record import Branch as BranchRecord
+from strandline.branch.rules.record import COOL_DOWN_S, BranchRecord, LockMode, refuse_blocked
 from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, Result, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us

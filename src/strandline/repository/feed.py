@@ -14,8 +14,7 @@ import pyarrow.compute as pc
 
 from strandline.arguments import checked
 from strandline.branch.reflog import read_moves
-from strandline.branch.rules.record import Branch as BranchRecord
-from strandline.branch.rules.record import HeadMove
+from strandline.branch.rules.record import BranchRecord, HeadMove
 from strandline.errors import Conflict, OutcomeUnknown, UpperMismatch, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged

@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from strandline.arguments import checked
 from strandline.branch.commits import Commit
 from strandline.branch.locking import OnDirty
-from strandline.branch.rules.record import Branch as BranchRecord
-from strandline.branch.rules.record import Lock, LockMode, Tag
+from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord, TagRecord
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
 from strandline.errors import BranchGone, NotAllowed, RefNotFound, UsageError
@@ -184,7 +183,7 @@ class Repository:
     def tags(self, prefix: str = "") -> Names:
         def rows() -> Iterator[NamedRef]:
             for name, record in list_names(self._core, "tag", prefix):
-                if isinstance(record, Tag):
+                if isinstance(record, TagRecord):
                     yield NamedRef(name, record.commit, record.created_at)
 
         return Names(rows)
@@ -313,7 +312,7 @@ class Repository:
         return RepositoryLock(self, owner, mode, timeout_s, on_dirty)
 
     @property
-    def lock(self) -> Lock | None:
+    def lock(self) -> LockRecord | None:
         """The lock on all branches, if there is one."""
         return self.settings.lock
 

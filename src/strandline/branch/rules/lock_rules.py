@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from strandline.branch.rules.ranges import Range, around, as_ranges, overlap, told
-from strandline.branch.rules.record import Branch, Lock, LockMode, Waiting, fold, refuse_read_only, seal
+from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord, Waiting, fold, refuse_read_only, seal
 from strandline.branch.rules.writers import is_last_started
 from strandline.clock import Microseconds
 from strandline.errors import LockLost, LockRateExceeded, LockRejected, RangeLocked, TooManyLocks
@@ -61,18 +61,18 @@ class Withdrawn(Exception):
 # --- who may not ------------------------------------------------------------------------------------------------------
 
 
-def is_live(branch: Branch, lock: Lock) -> bool:
+def is_live(branch: BranchRecord, lock: LockRecord) -> bool:
     """Whether a lock counts. One that a transaction holds ends with it: when it is published, aborted or doomed."""
     return not lock.transaction or is_last_started(branch, lock.writer, lock.transaction)
 
 
-def locks_of(branch: Branch) -> Iterator[Lock]:
+def locks_of(branch: BranchRecord) -> Iterator[LockRecord]:
     """The locks that count, that of the whole branch first."""
     every = branch.locks if branch.whole is None else (branch.whole, *branch.locks)
     return (lock for lock in every if is_live(branch, lock))
 
 
-def in_the_way(branch: Branch, mine: Collection[str] = NOBODY) -> list[Lock]:
+def in_the_way(branch: BranchRecord, mine: Collection[str] = NOBODY) -> list[LockRecord]:
     """The locks that somebody who holds `mine` has to respect when changing something, pending ones too."""
     if not branch.locks and branch.whole is None:
         return []
@@ -83,7 +83,9 @@ def in_the_way(branch: Branch, mine: Collection[str] = NOBODY) -> list[Lock]:
     return [lock for lock in locks_of(branch) if lock.id not in mine or lock.mode == "shared"]
 
 
-def locked_key(branch: Branch, keys: Sequence[bytes], mine: Collection[str] = NOBODY) -> tuple[Lock, str] | None:
+def locked_key(
+    branch: BranchRecord, keys: Sequence[bytes], mine: Collection[str] = NOBODY
+) -> tuple[LockRecord, str] | None:
     """A lock in the way of changing some sorted keys, with one of those that it covers."""
     for lock in in_the_way(branch, mine):
         ranges = around(lock.ranges, keys[0].decode()) if len(keys) == 1 else lock.ranges
@@ -94,21 +96,23 @@ def locked_key(branch: Branch, keys: Sequence[bytes], mine: Collection[str] = NO
     return None
 
 
-def refuse_locked_keys(branch: Branch, name: str, keys: Sequence[bytes], mine: Collection[str] = NOBODY) -> None:
+def refuse_locked_keys(branch: BranchRecord, name: str, keys: Sequence[bytes], mine: Collection[str] = NOBODY) -> None:
     """Raise if a lock of somebody else covers one of some sorted keys."""
     if found := locked_key(branch, keys, mine):
         lock, path = found
         raise range_locked(lock, name, repr(path))
 
 
-def refuse_locked_ranges(branch: Branch, name: str, ranges: Sequence[Range], mine: Collection[str] = NOBODY) -> None:
+def refuse_locked_ranges(
+    branch: BranchRecord, name: str, ranges: Sequence[Range], mine: Collection[str] = NOBODY
+) -> None:
     """Raise if a lock of somebody else meets one of some ranges."""
     for lock in in_the_way(branch, mine):
         if overlap(lock.ranges, ranges):
             raise range_locked(lock, name, told(lock.ranges))
 
 
-def refuse_whole(branch: Branch, name: str) -> None:
+def refuse_whole(branch: BranchRecord, name: str) -> None:
     """Raise if the whole branch is held: what is staged under a lock on a range is never half of a repair, so commits
     need not ask for others. A pending one lets commits pass: they are its own way to get rid of what is staged.
     """
@@ -117,21 +121,21 @@ def refuse_whole(branch: Branch, name: str) -> None:
         raise range_locked(whole, name, "Everything")
 
 
-def refuse_quarantined(branch: Branch, name: str, range: Range) -> None:
+def refuse_quarantined(branch: BranchRecord, name: str, range: Range) -> None:
     """Raise if others may not read something in a range."""
     for lock in locks_of(branch):
         if lock.mode == "quarantine" and overlap(lock.ranges, [range]):
             raise range_locked(lock, name, told(lock.ranges), "quarantined")
 
 
-def quarantined(branch: Branch) -> list[Lock]:
+def quarantined(branch: BranchRecord) -> list[LockRecord]:
     """The locks whose ranges others may not read."""
     if not branch.locks and branch.whole is None:
         return []
     return [lock for lock in locks_of(branch) if lock.mode == "quarantine"]
 
 
-def range_locked(lock: Lock, name: str, what: str, how: str = "locked") -> RangeLocked:
+def range_locked(lock: LockRecord, name: str, what: str, how: str = "locked") -> RangeLocked:
     if lock.mode == "shared":
         how = "locked against all changes"
     why = f" ({lock.description})" if lock.description else ""
@@ -149,14 +153,14 @@ def range_locked(lock: Lock, name: str, what: str, how: str = "locked") -> Range
 
 
 def pend(
-    branch: Branch,
+    branch: BranchRecord,
     name: str,
     requests: Sequence[Request],
     releases: Collection[str],
     fresh: StagingToken,
     now: Microseconds,
     under: Collection[str] = NOBODY,
-) -> Branch:
+) -> BranchRecord:
     """Put locks on record as pending, and seal: whoever writes from now on sees them, or writes where they are folded.
 
     Args:
@@ -198,7 +202,7 @@ def pend(
     return seal(_counted(changed, name, now), fresh)
 
 
-def _extended(request: Request, kept: Sequence[Lock], name: str) -> Request:
+def _extended(request: Request, kept: Sequence[LockRecord], name: str) -> Request:
     """A request for more of a lock, which is there on this very record: all but the ranges is that lock's."""
     for lock in kept:
         if lock.id == request.id and lock.state == "held":
@@ -214,8 +218,8 @@ def _is_silent(one: Waiting, now: Microseconds) -> bool:
     return abs(now - one.seen_at) > WAITING_IS_SILENT_S * 1e6
 
 
-def _pending(request: Request, sealed: StagingToken, now: Microseconds) -> Lock:
-    return Lock(
+def _pending(request: Request, sealed: StagingToken, now: Microseconds) -> LockRecord:
+    return LockRecord(
         id=request.id,
         owner=request.owner,
         description=request.description,
@@ -231,11 +235,11 @@ def _pending(request: Request, sealed: StagingToken, now: Microseconds) -> Lock:
 
 
 def _refuse_overlap(
-    branch: Branch,
+    branch: BranchRecord,
     name: str,
     request: Request,
-    kept: Sequence[Lock],
-    whole: Lock | None,
+    kept: Sequence[LockRecord],
+    whole: LockRecord | None,
     own: Collection[str],
     now: Microseconds,
 ) -> None:
@@ -268,13 +272,13 @@ def _conflict(request: Request, mode: LockMode, ranges: Sequence[Range]) -> bool
 
 
 def held(
-    now: Branch,
-    seen: Branch,
+    now: BranchRecord,
+    seen: BranchRecord,
     applied: Sequence[StagingToken],
     compacted: TreeRef | None,
     ids: Collection[str],
     releases: Collection[str],
-) -> Branch:
+) -> BranchRecord:
     """Pending locks become held, in the swap that drops what was staged before them; others of the request end.
 
     The content epoch grows: a committer with an earlier scan of those tokens computes anew, else it could bring back
@@ -289,7 +293,7 @@ def held(
         raise Withdrawn
     folded = fold(now, seen, applied, compacted)
 
-    def become(lock: Lock) -> Lock:
+    def become(lock: LockRecord) -> LockRecord:
         is_mine = lock.id in ids and lock.state == "pending"
         return replace(lock, state="held", base=now.head) if is_mine else lock
 
@@ -302,7 +306,7 @@ def held(
     )
 
 
-def inherit(branch: Branch, whole: Lock) -> Branch:
+def inherit(branch: BranchRecord, whole: LockRecord) -> BranchRecord:
     """A lock of the whole repository on a branch that nothing was ever staged on."""
     return replace(branch, whole=replace(whole, state="held", base=branch.head))
 
@@ -310,7 +314,7 @@ def inherit(branch: Branch, whole: Lock) -> Branch:
 # --- waiting ----------------------------------------------------------------------------------------------------------
 
 
-def wait_for(branch: Branch, name: str, request: Request, now: Microseconds) -> Branch:
+def wait_for(branch: BranchRecord, name: str, request: Request, now: Microseconds) -> BranchRecord:
     """Stand in the queue, or say again that one does; who has been silent for long leaves it."""
     mine = Waiting(request.id, request.owner, request.mode, request.ranges, now)
     queue = [mine if one.id == mine.id else one for one in branch.waiting]
@@ -322,11 +326,11 @@ def wait_for(branch: Branch, name: str, request: Request, now: Microseconds) -> 
     return replace(branch, waiting=tuple(queue))
 
 
-def stop_waiting(branch: Branch, id: str) -> Branch:
+def stop_waiting(branch: BranchRecord, id: str) -> BranchRecord:
     return replace(branch, waiting=tuple(one for one in branch.waiting if one.id != id))
 
 
-def _counted(branch: Branch, name: str, now: Microseconds) -> Branch:
+def _counted(branch: BranchRecord, name: str, now: Microseconds) -> BranchRecord:
     """A leaky bucket in one number (the "virtual scheduling" form of ITU-T I.371's generic cell rate algorithm)."""
     each = round(1e6 / CHANGES_PER_S)
     limit = now + each * BURST
@@ -345,7 +349,7 @@ def _counted(branch: Branch, name: str, now: Microseconds) -> Branch:
 # --- ending -----------------------------------------------------------------------------------------------------------
 
 
-def release(branch: Branch, name: str, ids: Collection[str], under: Collection[str] = NOBODY) -> Branch:
+def release(branch: BranchRecord, name: str, ids: Collection[str], under: Collection[str] = NOBODY) -> BranchRecord:
     """Locks end, by their ids, however often locks are changed.
 
     Raises:
@@ -366,10 +370,10 @@ def release(branch: Branch, name: str, ids: Collection[str], under: Collection[s
     return without_locks(branch, ids)
 
 
-def without_locks(branch: Branch, ids: Collection[str], *, pending_only: bool = False) -> Branch:
+def without_locks(branch: BranchRecord, ids: Collection[str], *, pending_only: bool = False) -> BranchRecord:
     """The record without some locks, and without those that have ended with their transactions."""
 
-    def stays(lock: Lock) -> bool:
+    def stays(lock: LockRecord) -> bool:
         goes = lock.id in ids and (lock.state == "pending" or not pending_only)
         return not goes and is_live(branch, lock)
 
@@ -377,7 +381,7 @@ def without_locks(branch: Branch, ids: Collection[str], *, pending_only: bool = 
     return replace(branch, locks=tuple(filter(stays, branch.locks)), whole=whole)
 
 
-def demand_held(branch: Branch, name: str, ids: Iterable[str]) -> None:
+def demand_held(branch: BranchRecord, name: str, ids: Iterable[str]) -> None:
     """Raise unless all of some locks are held on this very record."""
     held_ids = {lock.id for lock in locks_of(branch) if lock.state == "held"}
     missing = [id for id in ids if id not in held_ids]
@@ -389,9 +393,9 @@ def demand_held(branch: Branch, name: str, ids: Iterable[str]) -> None:
         )
 
 
-def grouped(locks: Iterable[Lock], branch: Branch) -> list[Lock]:
+def grouped(locks: Iterable[LockRecord], branch: BranchRecord) -> list[LockRecord]:
     """The locks that count, of which those that were extended are one."""
-    found: dict[str, Lock] = {}
+    found: dict[str, LockRecord] = {}
     for lock in locks:
         if is_live(branch, lock):
             known = found.get(lock.id)
@@ -402,7 +406,7 @@ def grouped(locks: Iterable[Lock], branch: Branch) -> list[Lock]:
     return list(found.values())
 
 
-def find(branch: Branch, ranges: Sequence[Range], owner: str | None = None) -> list[tuple[Range, Lock]]:
+def find(branch: BranchRecord, ranges: Sequence[Range], owner: str | None = None) -> list[tuple[Range, LockRecord]]:
     """The parts of some ranges that are locked, with their locks."""
     return [
         (one.clipped(other), lock)
@@ -414,7 +418,7 @@ def find(branch: Branch, ranges: Sequence[Range], owner: str | None = None) -> l
     ]
 
 
-def exact(branch: Branch, name: str, ranges: tuple[Range, ...], owner: str) -> Lock | None:
+def exact(branch: BranchRecord, name: str, ranges: tuple[Range, ...], owner: str) -> LockRecord | None:
     """The lock of an owner on exactly these ranges; None if nothing is locked there.
 
     Raises:
@@ -433,7 +437,7 @@ def exact(branch: Branch, name: str, ranges: tuple[Range, ...], owner: str) -> L
     )
 
 
-def _locked_as_a_whole(whole: Lock, name: str) -> LockRejected:
+def _locked_as_a_whole(whole: LockRecord, name: str) -> LockRejected:
     return LockRejected(
         f"Branch {name!r} is locked as a whole by {whole.owner!r} ({whole.description}), lock {whole.id}: meanwhile "
         "nobody else takes or releases locks on it.",

@@ -70,7 +70,7 @@ class Why(msgspec.Struct, frozen=True):
     at_us: Microseconds
 
 
-class Writer(msgspec.Struct, frozen=True, array_like=True):
+class WriterRecord(msgspec.Struct, frozen=True, array_like=True):
     """A name under which transactions are made; see `strandline.branch.rules.writers`.
 
     Attributes:
@@ -101,7 +101,7 @@ LockMode = Literal["exclusive", "shared", "quarantine"]
 exclusive, and others do not even read them."""
 
 
-class Lock(msgspec.Struct, frozen=True, kw_only=True):
+class LockRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A lock on ranges of paths; see `strandline.branch.rules.lock_rules`.
 
     Attributes:
@@ -144,7 +144,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
     seen_at: Microseconds
 
 
-class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
+class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     """A branch, as seed 000 and design section 2 have it.
 
     Attributes:
@@ -182,9 +182,9 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     blocked: tuple[str, ...] = ()
     publishers: tuple[str, ...] = ()
     next_txn: int = 1
-    writers: Mapping[str, Writer] = {}
-    locks: tuple[Lock, ...] = ()
-    whole: Lock | None = None
+    writers: Mapping[str, WriterRecord] = {}
+    locks: tuple[LockRecord, ...] = ()
+    whole: LockRecord | None = None
     waiting: tuple[Waiting, ...] = ()
     lock_changes_at: Microseconds = 0
     write_ids: tuple[str, ...] = ()
@@ -205,7 +205,7 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
             self.attaches,
         )
 
-    def only_sealed_since(self, earlier: Branch) -> bool:
+    def only_sealed_since(self, earlier: BranchRecord) -> bool:
         """Whether nothing but seals happened to the layers since an earlier record, so that all of its tokens lie over
         the same trees still, and nothing came between them.
 
@@ -225,7 +225,7 @@ class Branch(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         return self.staging_token, *self.sealed_tokens
 
 
-class Tag(msgspec.Struct, frozen=True, tag="tag", kw_only=True):
+class TagRecord(msgspec.Struct, frozen=True, tag="tag", kw_only=True):
     commit: CommitId
     created_at: Microseconds
 
@@ -239,7 +239,7 @@ class Deleted(msgspec.Struct, frozen=True, tag="deleted", kw_only=True):
     write_ids: tuple[str, ...] = ()
 
 
-RefRecord = Branch | Tag | Deleted
+RefRecord = BranchRecord | TagRecord | Deleted
 
 
 class LayersMoved(Exception):
@@ -250,7 +250,7 @@ class CoolingDown(Exception):
     """A compaction of the branch began a short while ago."""
 
 
-def refuse_read_only(branch: Branch, name: str) -> None:
+def refuse_read_only(branch: BranchRecord, name: str) -> None:
     """Raise if nothing may change. Throwing staged changes away is allowed on protected branches, not here."""
     if READ_ONLY in branch.blocked:
         raise RepositoryReadOnly(
@@ -259,7 +259,7 @@ def refuse_read_only(branch: Branch, name: str) -> None:
         )
 
 
-def refuse_blocked(branch: Branch, action: Action, name: str) -> None:
+def refuse_blocked(branch: BranchRecord, action: Action, name: str) -> None:
     """Raise if the branch may not do this: judged on the very record that is swapped."""
     refuse_read_only(branch, name)
     if action in branch.blocked:
@@ -273,7 +273,7 @@ def refuse_blocked(branch: Branch, action: Action, name: str) -> None:
         raise BranchProtected(f"Branch {name!r} is protected: {FORBIDDEN[action]}.", next=advice)
 
 
-def seal(branch: Branch, fresh: StagingToken) -> Branch:
+def seal(branch: BranchRecord, fresh: StagingToken) -> BranchRecord:
     """New writes go to a fresh token; what was staged so far becomes the newest sealed token."""
     if fresh in branch.tokens:
         raise ValueError("the new staging token is on record already")
@@ -288,14 +288,14 @@ def without_tail(tokens: tuple[StagingToken, ...], count: int) -> tuple[StagingT
     return tokens[: len(tokens) - count]
 
 
-def refuse_moved(now: Branch, seen: Branch, applied: Sequence[StagingToken]) -> None:
+def refuse_moved(now: BranchRecord, seen: BranchRecord, applied: Sequence[StagingToken]) -> None:
     """Raise unless head, compacted, epoch are those of `seen`, and `applied` is still the tail of the sealed tokens."""
     same = (now.head, now.compacted, now.content_epoch) == (seen.head, seen.compacted, seen.content_epoch)
     if not same or not is_tail(applied, now.sealed_tokens):
         raise LayersMoved
 
 
-def attach(now: Branch, seen: Branch, token: StagingToken) -> Branch:
+def attach(now: BranchRecord, seen: BranchRecord, token: StagingToken) -> BranchRecord:
     """A private token, filled beforehand with what was computed from `seen`, becomes visible right beneath the staging
     token that was fresh in `seen`: what was staged meanwhile lies above it and is ordered after it.
 
@@ -310,13 +310,15 @@ def attach(now: Branch, seen: Branch, token: StagingToken) -> Branch:
     return replace(now, sealed_tokens=sealed, attaches=now.attaches + 1)
 
 
-def attach_on_top(now: Branch, token: StagingToken, fresh: StagingToken) -> Branch:
+def attach_on_top(now: BranchRecord, token: StagingToken, fresh: StagingToken) -> BranchRecord:
     """A private token that was not computed from anything: it lies above all that was acknowledged before this swap."""
     sealed = seal(now, fresh)
     return replace(sealed, sealed_tokens=(token, *sealed.sealed_tokens), attaches=now.attaches + 1)
 
 
-def fold(now: Branch, seen: Branch, applied: Sequence[StagingToken], compacted: TreeRef | None) -> Branch:
+def fold(
+    now: BranchRecord, seen: BranchRecord, applied: Sequence[StagingToken], compacted: TreeRef | None
+) -> BranchRecord:
     """Replace applied tokens by a tree: compaction, reset of a range, and dropping what changes nothing."""
     refuse_moved(now, seen, applied)
     return replace(
@@ -327,14 +329,14 @@ def fold(now: Branch, seen: Branch, applied: Sequence[StagingToken], compacted: 
     )
 
 
-def is_cooling_down(branch: Branch, at_us: Microseconds, cool_down_s: float = COOL_DOWN_S) -> bool:
+def is_cooling_down(branch: BranchRecord, at_us: Microseconds, cool_down_s: float = COOL_DOWN_S) -> bool:
     """Whether a compaction began a short while ago. A time far in the future is that of a wrong clock: it counts for
     nothing, so that it holds nobody up."""
     started = branch.compaction_started
     return started is not None and abs(at_us - started) < cool_down_s * 1e6
 
 
-def claim_compaction(now: Branch, fresh: StagingToken, at_us: Microseconds, cool_down_s: float) -> Branch:
+def claim_compaction(now: BranchRecord, fresh: StagingToken, at_us: Microseconds, cool_down_s: float) -> BranchRecord:
     """Begin a compaction: seal, and say so on record, so that of all who see the need one goes to work.
 
     Raises:
@@ -345,30 +347,35 @@ def claim_compaction(now: Branch, fresh: StagingToken, at_us: Microseconds, cool
     return replace(seal(now, fresh), compaction_started=at_us)
 
 
-def drop_staged(now: Branch, fresh: StagingToken) -> Branch:
+def drop_staged(now: BranchRecord, fresh: StagingToken) -> BranchRecord:
     """Reset of everything: all staged layers go at once."""
     return replace(now, staging_token=fresh, sealed_tokens=(), compacted=None, content_epoch=now.content_epoch + 1)
 
 
 def move_head(
-    now: Branch, seen: Branch, applied: Sequence[StagingToken], head: CommitId, compacted: TreeRef | None, why: Why
-) -> Branch:
+    now: BranchRecord,
+    seen: BranchRecord,
+    applied: Sequence[StagingToken],
+    head: CommitId,
+    compacted: TreeRef | None,
+    why: Why,
+) -> BranchRecord:
     """Merge, revert, cherry-pick, import: a new head, and what stays staged in effect folded over it."""
     return with_head(fold(now, seen, applied, compacted), head, why)
 
 
-def hard_reset(now: Branch, head: CommitId, fresh: StagingToken, why: Why) -> Branch:
+def hard_reset(now: BranchRecord, head: CommitId, fresh: StagingToken, why: Why) -> BranchRecord:
     """The head moves to any commit and everything staged goes."""
     return with_head(drop_staged(now, fresh), head, why)
 
 
-def committed(now: Branch, head: CommitId, applied: int, why: Why) -> Branch:
+def committed(now: BranchRecord, head: CommitId, applied: int, why: Why) -> BranchRecord:
     """The swap of a commit: decided by `decide_commit`."""
     after = replace(now, compacted=None, sealed_tokens=without_tail(now.sealed_tokens, applied))
     return with_head(after, head, why)
 
 
-def with_head(branch: Branch, head: CommitId, why: Why) -> Branch:
+def with_head(branch: BranchRecord, head: CommitId, why: Why) -> BranchRecord:
     """The head moves, and the move goes on record; when there are too many, the older ones leave it."""
     moves = (HeadMove(why.at_us, why.verb, why.by, branch.head, head), *branch.moves)
     if len(moves) > MOVES_KEPT:
@@ -376,7 +383,7 @@ def with_head(branch: Branch, head: CommitId, why: Why) -> Branch:
     return replace(branch, head=head, moves=moves, move_count=branch.move_count + 1)
 
 
-def moves_that_leave(before: Branch, after: Branch) -> tuple[int, tuple[HeadMove, ...]]:
+def moves_that_leave(before: BranchRecord, after: BranchRecord) -> tuple[int, tuple[HeadMove, ...]]:
     """The head moves that are on `before` and not on `after`, and the number (from 1) of the oldest of them."""
     kept = len(after.moves) - (after.move_count - before.move_count)
     if after.move_count == before.move_count or kept >= len(before.moves):
@@ -385,7 +392,7 @@ def moves_that_leave(before: Branch, after: Branch) -> tuple[int, tuple[HeadMove
     return before.move_count - len(before.moves) + 1, leaving
 
 
-def what_changed(before: Branch, after: Branch) -> str:
+def what_changed(before: BranchRecord, after: BranchRecord) -> str:
     """In a word, what somebody else did to a branch between two reads of it."""
     if after.branch_id != before.branch_id:
         return "branch deleted and made anew"
@@ -412,7 +419,7 @@ class Verdict(Enum):
 
 
 def decide_commit(
-    seen: Branch, mine: Sequence[StagingToken], is_complete: bool, now: Branch
+    seen: BranchRecord, mine: Sequence[StagingToken], is_complete: bool, now: BranchRecord
 ) -> tuple[Verdict, tuple[StagingToken, ...]]:
     """Decide how a commit goes on, and which of its tokens are still on record.
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from strandline.branch.rules.record import Branch, Writer, refuse_read_only
+from strandline.branch.rules.record import BranchRecord, WriterRecord, refuse_read_only
 from strandline.errors import BranchProtected, Fenced, InvalidName, NotAssigned, TransactionClosed
 from strandline.ids import CommitId
 
@@ -32,7 +32,7 @@ def check_writer_name(name: str) -> str:
     return name
 
 
-def refuse_other_node(branch: Branch, name: str, node: str) -> None:
+def refuse_other_node(branch: BranchRecord, name: str, node: str) -> None:
     """Raise if the name is assigned to another node: else two eager restarts could doom each other for ever."""
     writer = branch.writers.get(name)
     if writer is not None and writer.node == RETIRED:
@@ -47,7 +47,7 @@ def refuse_other_node(branch: Branch, name: str, node: str) -> None:
         )
 
 
-def refuse_publisher(branch: Branch, name: str, branch_name: str) -> None:
+def refuse_publisher(branch: BranchRecord, name: str, branch_name: str) -> None:
     """Raise if the branch is protected and its protection does not name the writer."""
     refuse_read_only(branch, branch_name)
     if branch.blocked and name not in branch.publishers:
@@ -57,12 +57,12 @@ def refuse_publisher(branch: Branch, name: str, branch_name: str) -> None:
         )
 
 
-def with_writer(branch: Branch, name: str, writer: Writer | None) -> Mapping[str, Writer]:
+def with_writer(branch: BranchRecord, name: str, writer: WriterRecord | None) -> Mapping[str, WriterRecord]:
     others = {key: held for key, held in branch.writers.items() if key != name}
     return others if writer is None else {**others, name: writer}
 
 
-def to_forget(branch: Branch, name: str) -> str | None:
+def to_forget(branch: BranchRecord, name: str) -> str | None:
     """Which name a begin under `name` pushes off the record: the one that has been idle for longest.
 
     One with an open transaction goes only if no other is left, and thereby fences it. Names that were assigned stay.
@@ -78,7 +78,7 @@ def to_forget(branch: Branch, name: str) -> str | None:
     return min(free)[2]
 
 
-def begin(branch: Branch, name: str, node: str, known: Writer) -> Branch:
+def begin(branch: BranchRecord, name: str, node: str, known: WriterRecord) -> BranchRecord:
     """The next id goes to `name`; every transaction that was begun under it before is doomed.
 
     Args:
@@ -92,13 +92,13 @@ def begin(branch: Branch, name: str, node: str, known: Writer) -> Branch:
     return replace(branch, next_txn=branch.next_txn + 1, writers={**kept, name: writer})
 
 
-def is_last_started(branch: Branch, name: str, id: int) -> bool:
+def is_last_started(branch: BranchRecord, name: str, id: int) -> bool:
     """Whether a transaction is open: false is always safe, whatever the answer is needed for."""
     writer = branch.writers.get(name)
     return writer is not None and writer.started == id and writer.committed != id
 
 
-def refuse_fenced(branch: Branch, name: str, id: int, node: str) -> None:
+def refuse_fenced(branch: BranchRecord, name: str, id: int, node: str) -> None:
     """Raise unless a transaction may be published on this very record."""
     held = branch.writers.get(name)
     if held is not None and held.committed == id:
@@ -115,7 +115,7 @@ def was_published(name: str, id: int, commit: str) -> TransactionClosed:
     )
 
 
-def fenced(branch: Branch, name: str, id: int) -> Fenced:
+def fenced(branch: BranchRecord, name: str, id: int) -> Fenced:
     writer = branch.writers.get(name)
     successor = None if writer is None or writer.started <= id else writer.started
     if successor is not None:
@@ -133,15 +133,15 @@ def fenced(branch: Branch, name: str, id: int) -> Fenced:
 
 
 def published(
-    branch: Branch, name: str, id: int, commit: CommitId, position: str | None, token: str, digest: str
-) -> Branch:
+    branch: BranchRecord, name: str, id: int, commit: CommitId, position: str | None, token: str, digest: str
+) -> BranchRecord:
     """What publishing leaves of the writer, in the swap that moves the head. The caller has judged `refuse_fenced`."""
     held = branch.writers[name]
-    writer = Writer(id, id, commit, held.node, held.position if position is None else position, token, digest)
+    writer = WriterRecord(id, id, commit, held.node, held.position if position is None else position, token, digest)
     return replace(branch, writers=with_writer(branch, name, writer))
 
 
-def doomed(branch: Branch, name: str, id: int) -> Branch:
+def doomed(branch: BranchRecord, name: str, id: int) -> BranchRecord:
     """Abort: a transaction that was begun last is so no more.
 
     Raises:
@@ -155,7 +155,7 @@ def doomed(branch: Branch, name: str, id: int) -> Branch:
     return replace(branch, writers=with_writer(branch, name, replace(held, started=held.committed)))
 
 
-def assigned(branch: Branch, name: str, node: str, known: Writer) -> Branch:
+def assigned(branch: BranchRecord, name: str, node: str, known: WriterRecord) -> BranchRecord:
     """Only this node may begin and commit under the name from now on; "" lets anyone."""
     gone = to_forget(branch, name)
     kept = {key: writer for key, writer in branch.writers.items() if key != gone}

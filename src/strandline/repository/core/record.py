@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 import msgspec
 
-from strandline.branch.rules.record import READ_ONLY, Action, Lock
+from strandline.branch.rules.record import READ_ONLY, Action, LockRecord
 from strandline.branch.rules.writers import check_writer_name
 from strandline.clock import Microseconds
 from strandline.errors import UsageError
@@ -68,7 +68,7 @@ class RepositoryRecord(msgspec.Struct, frozen=True, kw_only=True):
     protections: tuple[Protection, ...] = ()
     retention: Retention = Retention()
     lock_owners: tuple[LockOwner, ...] = ()
-    lock: Lock | None = None
+    lock: LockRecord | None = None
     state: Literal["active", "deleting", "deleted"] = "active"
 
 

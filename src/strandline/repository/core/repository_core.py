@@ -17,7 +17,7 @@ from strandline.blob import Resolver
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.compaction import compact
-from strandline.branch.rules.record import Branch
+from strandline.branch.rules.record import BranchRecord
 from strandline.branch.sensor import Sensor
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
@@ -85,10 +85,10 @@ class RepositoryCore:
         if random.random() * SWEEP_EVERY_COMMITS < 1:
             self.upkeep.start(("sweep", self.name), lambda: sweep(self.stores))
 
-    def _worth_compacting(self, name: str, seen: Branch) -> None:
+    def _worth_compacting(self, name: str, seen: BranchRecord) -> None:
         self.upkeep.start(("compaction", self.name, name), lambda: self._compact(name, seen))
 
-    def _compact(self, name: str, seen: Branch) -> None:
+    def _compact(self, name: str, seen: BranchRecord) -> None:
         """Compact a branch that is as far as it was when that seemed worth it; this thread may begin much later."""
         cell = self.cell(name)
         self.upkeep.pause(COMPACT_AFTER_S)
@@ -100,7 +100,7 @@ class RepositoryCore:
                 raise
 
 
-def _progress(branch: Branch) -> tuple[str, int]:
+def _progress(branch: BranchRecord) -> tuple[str, int]:
     """What a commit, a reset or a compaction changes."""
     return branch.head, branch.content_epoch
 

@@ -15,7 +15,7 @@ from strandline.errors import NotFound, UsageError
 from strandline.ids import CommitId
 
 if TYPE_CHECKING:
-    from strandline.branch.rules.record import Branch
+    from strandline.branch.rules.record import BranchRecord
 
 DAY_US = 86_400_000_000
 GRACE_DAYS = 7.0
@@ -76,7 +76,7 @@ class Retained:
 
 def retained(
     commits: CommitLog,
-    branches: Mapping[str, tuple[Branch, Iterable[CommitId]]],
+    branches: Mapping[str, tuple[BranchRecord, Iterable[CommitId]]],
     pinned: Iterable[CommitId],
     rules: Retention,
     now_us: Microseconds,

@@ -16,8 +16,7 @@ from strandline.branch.locking import Change, OnDirty, acquire, change_locks, en
 from strandline.branch.rules import lock_rules
 from strandline.branch.rules.lock_rules import Request
 from strandline.branch.rules.ranges import ALL, Range, Wanted, as_ranges, overlap, told
-from strandline.branch.rules.record import Branch as BranchRecord
-from strandline.branch.rules.record import Lock, LockMode
+from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord
 from strandline.clock import Microseconds, from_us
 from strandline.errors import LockInvalid, LockLost, LockRejected, NothingToCommit, OutcomeUnknown, StrandlineError
 from strandline.ids import new_id
@@ -359,7 +358,7 @@ def confirm_owners(core: RepositoryCore, owners: Iterable[str], withdraw: Callab
         raise
 
 
-def _info(lock: Lock, record: BranchRecord, ranges: tuple[Range, ...]) -> LockInfo:
+def _info(lock: LockRecord, record: BranchRecord, ranges: tuple[Range, ...]) -> LockInfo:
     return LockInfo(
         id=lock.id,
         owner=lock.owner,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from strandline.arguments import checked
 from strandline.branch.attempts import MAX_ATTEMPTS
 from strandline.branch.rules.lock_rules import locks_of
-from strandline.branch.rules.record import Branch as BranchRecord
+from strandline.branch.rules.record import BranchRecord
 from strandline.clock import Microseconds, from_us
 from strandline.envelope import encode
 from strandline.errors import Contention, LockInvalid, LockRejected, StoreUnavailable

@@ -13,8 +13,7 @@ from strandline.branch.cell import update
 from strandline.branch.locking import Change, OnDirty, acquire
 from strandline.branch.rules.lock_rules import Request, inherit, without_locks
 from strandline.branch.rules.ranges import ALL
-from strandline.branch.rules.record import Branch as BranchRecord
-from strandline.branch.rules.record import Lock, LockMode
+from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord
 from strandline.errors import LockLost, LockRejected, RefNotFound, StrandlineError
 from strandline.ids import new_id
 from strandline.operations import logged
@@ -61,7 +60,7 @@ class RepositoryLock:
             LockRejected: somebody else holds one, of the repository or of a whole branch. Nothing stays locked.
         """
         owner = demand_owner(self._core, self._owner)
-        lock = Lock(
+        lock = LockRecord(
             id=self.id,
             owner=owner.name,
             description=owner.description,
@@ -123,7 +122,7 @@ class RepositoryLock:
             if record.whole is None or record.whole.id != self.id or record.whole.state != "held"
         ]
 
-    def _take_branch(self, name: str, lock: Lock) -> None:
+    def _take_branch(self, name: str, lock: LockRecord) -> None:
         def take_over(record: BranchRecord) -> BranchRecord:
             is_new = record.whole is not None and record.whole.id.startswith(BEING_MADE)
             if not is_new:

@@ -13,8 +13,17 @@ from strandline.branch.cell import Moved
 from strandline.branch.reflog import forget_moves
 from strandline.branch.rules.lock_rules import inherit, refuse_locked_ranges, without_locks
 from strandline.branch.rules.ranges import ALL
-from strandline.branch.rules.record import Branch as BranchRecord
-from strandline.branch.rules.record import Deleted, Lock, RefRecord, Tag, Why, refuse_blocked, seal, with_head
+from strandline.branch.rules.record import (
+    BranchRecord,
+    Deleted,
+    LockRecord,
+    RefRecord,
+    TagRecord,
+    Why,
+    refuse_blocked,
+    seal,
+    with_head,
+)
 from strandline.branch.token_queue import dropped, put_item
 from strandline.branch.transactions import forget_transactions
 from strandline.envelope import decode, encode
@@ -50,7 +59,7 @@ def repository_record(core: RepositoryCore) -> tuple[bytes, RepositoryRecord]:
     return raw, record
 
 
-def create_name(core: RepositoryCore, name: str, record: BranchRecord | Tag) -> bool:
+def create_name(core: RepositoryCore, name: str, record: BranchRecord | TagRecord) -> bool:
     """Take a name for a branch or a tag; False if somebody has it.
 
     Invariant: one key holds either kind, and it is taken by a swap against "absent" or against the tombstone of a
@@ -158,9 +167,9 @@ def bring_rules(core: RepositoryCore, name: str, branch: BranchRecord, *, is_con
             is_concerned = False
 
 
-def being_made(branch: BranchRecord, by: str) -> Lock:
+def being_made(branch: BranchRecord, by: str) -> LockRecord:
     """The lock under which a branch is made: whoever is slow to make it finds out what was decided meanwhile."""
-    return Lock(
+    return LockRecord(
         id=f"{BEING_MADE}{branch.branch_id}",
         owner="create branch",
         description=f"the branch is being made by {by}",
@@ -172,7 +181,7 @@ def being_made(branch: BranchRecord, by: str) -> Lock:
     )
 
 
-def made(branch: BranchRecord, lock: Lock | None) -> BranchRecord:
+def made(branch: BranchRecord, lock: LockRecord | None) -> BranchRecord:
     """A new branch as it is given to everyone: under the lock of the repository, if there is one."""
     ready = without_locks(branch, [f"{BEING_MADE}{branch.branch_id}"])
     return ready if lock is None or ready.whole is not None else inherit(ready, lock)
@@ -193,7 +202,7 @@ def _probe(settings: RepositoryRecord, name: str) -> BranchRecord:
 
 
 def _taken(name: str, held: RefRecord | None) -> AlreadyExists:
-    kind = "tag" if isinstance(held, Tag) else "branch"
+    kind = "tag" if isinstance(held, TagRecord) else "branch"
     return AlreadyExists(f"There is a {kind} {name!r} already.", next="Take another name, or delete it first.")
 
 
@@ -253,7 +262,7 @@ def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:
     _, settings = repository_record(core)
     if settings.read_only:
         refuse_blocked(_probe(settings, name), "stage", name)
-    tag = Tag(commit=source.id, created_at=core.stores.clock.now_us())
+    tag = TagRecord(commit=source.id, created_at=core.stores.clock.now_us())
     with pinned(core.stores, [tag.commit], f"create tag {name}"):
         is_made = create_name(core, name, tag)
     if not is_made:
@@ -262,7 +271,7 @@ def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:
 
 def delete_tag(core: RepositoryCore, name: str) -> None:
     raw, held = read_ref(core.stores, name)
-    if raw is None or not isinstance(held, Tag):
+    if raw is None or not isinstance(held, TagRecord):
         raise RefNotFound(f"There is no tag {name!r}.", next="`strandline tag list` shows the tags.")
     _, settings = repository_record(core)
     if settings.read_only:
@@ -277,7 +286,7 @@ def delete_tag(core: RepositoryCore, name: str) -> None:
 def list_names(
     core: RepositoryCore, kind: Literal["branch", "tag"], prefix: str = ""
 ) -> Iterator[tuple[str, RefRecord]]:
-    wanted = BranchRecord if kind == "branch" else Tag
+    wanted = BranchRecord if kind == "branch" else TagRecord
     for key, value in core.stores.kv.scan(core.stores.refs, prefix.encode()):
         if not key.startswith(prefix.encode()):
             return

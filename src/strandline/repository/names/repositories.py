@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from strandline.blob import BlobNotFound, open_store
 from strandline.branch.commits import commit_pair, make_commit
-from strandline.branch.rules.record import Branch, Deleted, RefRecord, Why, with_head
+from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord, Why, with_head
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import KEY_PREFIX, dropped, put_item, sweep
 from strandline.clock import Clock
@@ -88,7 +88,7 @@ def create_repository(
     now = clock.now_us()
     first = make_commit(EMPTY, (), message=FIRST_MESSAGE, committer=committer, metadata={}, date_us=now)
     kv.set_many(stores.records, [commit_pair(first)])
-    branch = Branch(
+    branch = BranchRecord(
         branch_id=BranchId(new_id()),
         head=CommitId(""),
         staging_token=StagingToken(new_id()),
@@ -195,8 +195,8 @@ def _bury(stores: Stores, key: bytes, clock: Clock) -> None:
         held = None if raw is None else decode(RefRecord, raw, f"ref {key.decode()!r}")
         if raw is None or isinstance(held, Deleted):
             return
-        tokens = held.tokens if isinstance(held, Branch) else ()
-        if isinstance(held, Branch):
+        tokens = held.tokens if isinstance(held, BranchRecord) else ()
+        if isinstance(held, BranchRecord):
             put_item(stores, dropped(key.decode(), held, held.tokens))
         gone = Deleted(was="branch" if tokens else "tag", deleted_at=clock.now_us(), tokens=tokens)
         try:

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from strandline.branch.commits import Commit, CommitLog
-from strandline.branch.rules.record import Branch, Deleted, RefRecord, Tag
+from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord, TagRecord
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds, to_us
 from strandline.envelope import decode
@@ -89,9 +89,9 @@ def resolve(stores: Stores, commits: CommitLog, expression: str) -> Target:
 
 def _resolve_base(stores: Stores, commits: CommitLog, base: str, expression: str) -> Target:
     _, record = read_ref(stores, base)
-    if isinstance(record, Branch):
+    if isinstance(record, BranchRecord):
         return Target("branch", record.head, base, record.branch_id)
-    if isinstance(record, Tag):
+    if isinstance(record, TagRecord):
         return Target("commit", record.commit)
     if _HEX.fullmatch(base):
         found = commits.ids_with_prefix(base, 2)

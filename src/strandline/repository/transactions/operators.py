@@ -12,8 +12,7 @@ import pyarrow as pa
 from strandline.arguments import checked
 from strandline.branch import transactions
 from strandline.branch.rules import writers
-from strandline.branch.rules.record import Branch as BranchRecord
-from strandline.branch.rules.record import Writer
+from strandline.branch.rules.record import BranchRecord, WriterRecord
 from strandline.branch.transactions import State, TransactionRecord, Who
 from strandline.clock import Microseconds, from_us
 from strandline.errors import Fenced, NotFound
@@ -83,9 +82,9 @@ class Writers(Results[WriterInfo]):
         return (_writer_info(name, held[name]) for name in sorted(held))
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._find(name) != Writer()
+        return isinstance(name, str) and self._find(name) != WriterRecord()
 
-    def _find(self, name: str) -> Writer:
+    def _find(self, name: str) -> WriterRecord:
         """On the branch record, or else as it was when it was forgotten: first the one, then the other."""
         held = _record(self._branch).writers.get(name)
         branch = self._branch
@@ -98,7 +97,7 @@ class Writers(Results[WriterInfo]):
             NotFound: none of that name ever began.
         """
         held = self._find(name)
-        if held == Writer():
+        if held == WriterRecord():
             raise NotFound(f"Branch {self._branch.name!r} has no writer {name!r}.", next="`strandline tx writers`.")
         return _writer_info(name, held)
 
@@ -266,7 +265,7 @@ def _record(branch: Branch) -> BranchRecord:
     return record
 
 
-def _writer_info(name: str, held: Writer) -> WriterInfo:
+def _writer_info(name: str, held: WriterRecord) -> WriterInfo:
     return WriterInfo(
         name=name,
         open=held.started if held.is_open else None,

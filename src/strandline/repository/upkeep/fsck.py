@@ -18,7 +18,7 @@ from strandline.blob import BlobNotFound
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.reflog import read_moves
-from strandline.branch.rules.record import Branch, RefRecord, Tag
+from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import queued_tokens
 from strandline.branch.view import consistently
@@ -144,17 +144,17 @@ class _Fsck:
             except FormatError as error:
                 self._audit.add(error.what)
                 continue
-            if isinstance(record, Tag):
+            if isinstance(record, TagRecord):
                 self._audit.tags += 1
                 heads.append(record.commit)
-            elif isinstance(record, Branch):
+            elif isinstance(record, BranchRecord):
                 self._branch(name, record, heads, trees)
         return heads, trees
 
-    def _branch(self, name: str, record: Branch, heads: list[CommitId], trees: dict[TreeRef, str]) -> None:
+    def _branch(self, name: str, record: BranchRecord, heads: list[CommitId], trees: dict[TreeRef, str]) -> None:
         cell = BranchCell(self._core.stores, name)
 
-        def read(now: Branch) -> tuple[Branch, list[pa.Table], int]:
+        def read(now: BranchRecord) -> tuple[BranchRecord, list[pa.Table], int]:
             rows, count = [], 0
             for batch in scan_staged(self._core.stores, now.tokens):
                 count += len(batch)

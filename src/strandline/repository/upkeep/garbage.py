@@ -24,7 +24,7 @@ from strandline.branch import transactions
 from strandline.branch.cell import BranchCell, update
 from strandline.branch.reflog import read_moves
 from strandline.branch.rules.lock_rules import locks_of
-from strandline.branch.rules.record import Branch, RefRecord, Tag, seal
+from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord, seal
 from strandline.branch.staged import scan_staged
 from strandline.branch.transactions import TransactionRecord
 from strandline.clock import Microseconds
@@ -261,16 +261,16 @@ class Collector:
         self._marker(self._core, files, ranges, self._progress)
         return self._judge(files, owners, history)
 
-    def _staged(self, files: Files) -> tuple[dict[TreeRef, None], dict[str, Branch], list[CommitId]]:
+    def _staged(self, files: Files) -> tuple[dict[TreeRef, None], dict[str, BranchRecord], list[CommitId]]:
         """Mark what is staged; the trees that branches fold it into, the branches, and the commits of tags."""
         trees: dict[TreeRef, None] = {}
-        branches: dict[str, Branch] = {}
+        branches: dict[str, BranchRecord] = {}
         tags: list[CommitId] = []
         for key, value in list(self._stores.kv.scan(self._stores.refs)):
             record = decode(RefRecord, value, f"ref {key.decode()!r}")
-            if isinstance(record, Tag):
+            if isinstance(record, TagRecord):
                 tags.append(record.commit)
-            elif isinstance(record, Branch):
+            elif isinstance(record, BranchRecord):
                 try:
                     branches[key.decode()] = now = self._mark_staged(key.decode(), record.branch_id, files)
                 except (BranchGone, RefNotFound):
@@ -280,7 +280,7 @@ class Collector:
                     trees[now.compacted] = None
         return trees, branches, tags
 
-    def _mark_staged(self, name: str, branch_id: BranchId, files: Files) -> Branch:
+    def _mark_staged(self, name: str, branch_id: BranchId, files: Files) -> BranchRecord:
         """Seal, and read what was sealed. It counts if all of it is on record still when it has been read, so that
         nobody was deleting from it. What has been committed since is in the head that is read at the end.
         """
@@ -300,7 +300,7 @@ class Collector:
             next="Collect when there is less going on.",
         )
 
-    def _history(self, branches: dict[str, Branch], tags: list[CommitId]) -> _History:
+    def _history(self, branches: dict[str, BranchRecord], tags: list[CommitId]) -> _History:
         commits = self._core.commits
         before = promises.expired(self._stores)
         pinned = [pin.commit for pin in promises.pins(self._stores, self._store_time())]
@@ -327,7 +327,7 @@ class Collector:
         recalled = [id for id in before if id in found.keep and not before[id].swept]
         return _History(found.keep, seen, expiring, recalled, gone, trees)
 
-    def _moved(self, name: str, branch: Branch) -> list[CommitId]:
+    def _moved(self, name: str, branch: BranchRecord) -> list[CommitId]:
         """The commits that the reflog names, within the days of the branch's rule."""
         days = self._rules.days_of(name)
         cutoff = 0 if days is None else self._now - round(days * DAY_US)
@@ -459,9 +459,9 @@ class Collector:
         wanted = {pin.commit for pin in promises.pins(stores, self._store_time())}
         for key, value in stores.kv.scan(stores.refs):
             record = decode(RefRecord, value, f"ref {key.decode()!r}")
-            if isinstance(record, Tag):
+            if isinstance(record, TagRecord):
                 wanted.add(record.commit)
-            elif isinstance(record, Branch):
+            elif isinstance(record, BranchRecord):
                 wanted.add(record.head)
                 wanted.update(self._moved(key.decode(), record))
         promises.drop_expired(stores, [id for id in found.expiring if id in wanted])
@@ -557,10 +557,10 @@ class _Transactions:
     def __init__(self, core: RepositoryCore) -> None:
         self._stores = core.stores
         self._records = [record for _, record in transactions.records_of(core.stores)]
-        self._branches: dict[str, Branch] = {}
+        self._branches: dict[str, BranchRecord] = {}
         for key, value in core.stores.kv.scan(core.stores.refs):
             found = decode(RefRecord, value, f"ref {key.decode()!r}")
-            if isinstance(found, Branch):
+            if isinstance(found, BranchRecord):
                 self._branches[found.branch_id] = found
 
     def all(self) -> Iterator[_Owner]:
@@ -574,7 +574,7 @@ class _Transactions:
                 if writer.is_open and (branch.branch_id, writer.started) not in known:
                     yield _Owner(branch.branch_id, writer.started, "open", None)
 
-    def _state(self, branch: Branch | None, record: TransactionRecord) -> str:
+    def _state(self, branch: BranchRecord | None, record: TransactionRecord) -> str:
         state = transactions.effective_state(branch, record)
         if branch is None and state == "rejected-pending":
             return "orphan"  # its branch is deleted, nobody will ever acknowledge it: the grace decides

@@ -18,7 +18,7 @@ import msgspec
 from strandline.branch.commits import KEY_PREFIX as COMMIT
 from strandline.branch.commits import Commit, commit_id
 from strandline.branch.reflog import Block
-from strandline.branch.rules.record import Branch, Deleted, RefRecord, Tag, Writer
+from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord, TagRecord, WriterRecord
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import KEY_PREFIX as QUEUE
 from strandline.branch.token_queue import QueueItem
@@ -38,7 +38,7 @@ KINDS: dict[bytes, type[msgspec.Struct]] = {
     b"reflog/": Block,
     b"txn/": TransactionRecord,
     b"token/": Repeat,
-    b"writer/": Writer,
+    b"writer/": WriterRecord,
     LINK: Link,
     CONDEMNED: Condemned,
     PIN: Pin,
@@ -92,7 +92,7 @@ def mend(kind: type[msgspec.Struct], raw: bytes) -> tuple[Any, list[str]]:
     except (msgspec.MsgspecError, ValueError, TypeError) as error:
         raise Unmendable(str(error)) from error
     mends: list[str] = []
-    return _struct(kind, held, kind.__name__, mends), mends
+    return _struct(kind, held, kind.__name__.removesuffix("Record"), mends), mends
 
 
 def _struct(kind: type[msgspec.Struct], held: Any, where: str, mends: list[str]) -> Any:
@@ -289,7 +289,7 @@ class Repair:
             except Unmendable as error:
                 self.found.append(Mended(what, (str(error),), is_mended=False))
                 return
-        if isinstance(record, Branch):
+        if isinstance(record, BranchRecord):
             self._staged(stores, record, what)
             if record.head in renamed or any(move.after in renamed for move in record.moves):
                 mends.append(f"its head is commit {renamed.get(record.head, record.head)[:12]} then")
@@ -297,13 +297,13 @@ class Repair:
             if mends:
                 ids = (new_id(), *record.write_ids)[:16]  # so that no swap against the old bytes can follow
                 record = msgspec.structs.replace(record, write_ids=ids)
-        elif isinstance(record, Tag) and record.commit in renamed:
+        elif isinstance(record, TagRecord) and record.commit in renamed:
             mends.append(f"it names commit {renamed[record.commit][:12]} then")
             record = msgspec.structs.replace(record, commit=renamed[record.commit])
         if mends:
             self._write(stores.refs, key, raw, record, what, mends)
 
-    def _staged(self, stores: Stores, branch: Branch, what: str) -> None:
+    def _staged(self, stores: Stores, branch: BranchRecord, what: str) -> None:
         for token in branch.tokens:
             for key, raw in list(self.kv.scan(stores.staging(token))):
                 try:
@@ -327,13 +327,13 @@ class Repair:
 def _tag_of(raw: bytes) -> type[msgspec.Struct] | None:
     try:
         _, held = msgspec.msgpack.decode(raw)
-        kinds: dict[str, type[msgspec.Struct]] = {"branch": Branch, "tag": Tag, "deleted": Deleted}
+        kinds: dict[str, type[msgspec.Struct]] = {"branch": BranchRecord, "tag": TagRecord, "deleted": Deleted}
         return kinds.get(held["type"])
     except (msgspec.MsgspecError, TypeError, KeyError, ValueError):
         return None
 
 
-def _renamed(branch: Branch, renamed: Mapping[str, CommitId]) -> Branch:
+def _renamed(branch: BranchRecord, renamed: Mapping[str, CommitId]) -> BranchRecord:
     moves = tuple(
         msgspec.structs.replace(
             move, before=renamed.get(move.before, move.before), after=renamed.get(move.after, move.after)

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from strandline.branch.cell import BranchCell, Moved
-from strandline.branch.rules.record import Branch, RefRecord
+from strandline.branch.rules.record import BranchRecord, RefRecord
 from strandline.branch.stores import Stores
 from strandline.envelope import FORMAT_VERSION, decode, encode, version_of
 from strandline.kv.store import PredicateFailed, Store
@@ -55,14 +55,14 @@ def upgrade_refs(stores: Stores, *, dry_run: bool) -> dict[str, int]:
         if not is_old(raw):
             continue
         record = decode(RefRecord, raw, f"ref {key.decode()!r}")
-        kind = type(record).__name__.lower()
+        kind = str(record.__struct_config__.tag)
         if dry_run or _upgrade_ref(stores, key, record):
             written[kind] = written.get(kind, 0) + 1
     return written
 
 
 def _upgrade_ref(stores: Stores, key: bytes, record: Any) -> bool:
-    if not isinstance(record, Branch):
+    if not isinstance(record, BranchRecord):
         return rewrite(stores.kv, stores.refs, key, RefRecord, f"ref {key.decode()!r}")
     cell = BranchCell(stores, key.decode())
     for _ in range(UPGRADE_ATTEMPTS):

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from strandline.clock import Microseconds
 from strandline.shards.state.state import (
     Batch,
-    DurableReader,
+    DurableReaderRecord,
     LeasedReader,
     ReaderId,
     Rollup,
     State,
-    Writer,
     WriterId,
+    WriterRecord,
 )
 
 Key = TypeVar("Key")
@@ -53,8 +53,8 @@ class Diff(msgspec.Struct, frozen=True, omit_defaults=True):
     batches: Splice | None = None
     schemas: dict[int, bytes] = {}
     readers: dict[ReaderId, LeasedReader | None] = {}
-    durable_readers: dict[ReaderId, DurableReader | None] = {}
-    writers: dict[WriterId, Writer | None] = {}
+    durable_readers: dict[ReaderId, DurableReaderRecord | None] = {}
+    writers: dict[WriterId, WriterRecord | None] = {}
     rollups: dict[int, Rollup | None] = {}
 
 

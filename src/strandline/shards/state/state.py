@@ -87,14 +87,14 @@ class LeasedReader(msgspec.Struct, frozen=True, array_like=True):
     lease_s: int
 
 
-class DurableReader(msgspec.Struct, frozen=True, array_like=True):
+class DurableReaderRecord(msgspec.Struct, frozen=True, array_like=True):
     """A reader that is never forgotten; whoever uses it shows the token that the last one left."""
 
     since: int
     token: str
 
 
-class Writer(msgspec.Struct, frozen=True, array_like=True):
+class WriterRecord(msgspec.Struct, frozen=True, array_like=True):
     """A writer, known since its first append.
 
     Attributes:
@@ -142,8 +142,8 @@ class State(msgspec.Struct, frozen=True):
     upper: int = 0
     batches: tuple[Batch, ...] = ()
     readers: dict[ReaderId, LeasedReader] = {}
-    durable_readers: dict[ReaderId, DurableReader] = {}
-    writers: dict[WriterId, Writer] = {}
+    durable_readers: dict[ReaderId, DurableReaderRecord] = {}
+    writers: dict[WriterId, WriterRecord] = {}
     rollups: dict[int, Rollup] = {}
 
     @property

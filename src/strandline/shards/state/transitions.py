@@ -18,15 +18,15 @@ from strandline.shards.state.frontier import TOP
 from strandline.shards.state.state import (
     NEVER,
     Batch,
-    DurableReader,
+    DurableReaderRecord,
     LeasedReader,
     Part,
     ReaderId,
     Rollup,
     ShardId,
     State,
-    Writer,
     WriterId,
+    WriterRecord,
 )
 from strandline.shards.state.trace import Merge, Merged, with_merge
 
@@ -131,7 +131,7 @@ def compare_and_append(
         return Step(UpperIs(state.upper, writer.upper if writer else 0))
     if append.batch is not None and _is_too_much(state, append.batch.parts, inline_total_bytes):
         return Step(TooMuchInline())
-    known = Writer(now_us, append.lease_s, append.token, append.upper, writer.epoch if writer else -1)
+    known = WriterRecord(now_us, append.lease_s, append.token, append.upper, writer.epoch if writer else -1)
     return Step(Appended(), _appended(state, append.batch, append.upper, append.writer, known))
 
 
@@ -193,11 +193,11 @@ def append_next(
     parts = tuple(replace(part, first=time, last=time, has_times=False) for part in append.parts if part.rows)
     batch = Batch(append.batch_id, time, time + 1, 0, parts) if parts else None
     epoch = append.epoch if append.epoch is not None else writer.epoch if writer else -1
-    known = Writer(now_us, append.lease_s, append.token, time + 1, epoch)
+    known = WriterRecord(now_us, append.lease_s, append.token, time + 1, epoch)
     return Step(AppendedAt(time), _appended(state, batch, time + 1, append.writer, known))
 
 
-def _appended(state: State, batch: Batch | None, upper: int, id: WriterId, writer: Writer) -> State:
+def _appended(state: State, batch: Batch | None, upper: int, id: WriterId, writer: WriterRecord) -> State:
     return replace(
         state,
         upper=upper,
@@ -211,7 +211,7 @@ def heartbeat_writer(state: State, id: WriterId, lease_s: int, now_us: Microseco
     if state.is_tombstone:
         return Step(None)
     writer = state.writers.get(id)
-    known = Writer(now_us, lease_s, "", 0) if writer is None else replace(writer, heartbeat_us=now_us)
+    known = WriterRecord(now_us, lease_s, "", 0) if writer is None else replace(writer, heartbeat_us=now_us)
     return Step(None, replace(state, writers={**state.writers, id: known}))
 
 
@@ -226,7 +226,7 @@ def register_writer(state: State, id: WriterId, lease_s: int, token: str, now_us
     """Put a writer on record that never was; its token is one that no append has."""
     if state.is_tombstone or id in state.writers:
         return Step(None)
-    return Step(None, replace(state, writers={**state.writers, id: Writer(now_us, lease_s, token, 0)}))
+    return Step(None, replace(state, writers={**state.writers, id: WriterRecord(now_us, lease_s, token, 0)}))
 
 
 def rename_writer(state: State, id: WriterId, other: WriterId) -> Step[None]:
@@ -286,13 +286,13 @@ def expire_reader(state: State, id: ReaderId) -> Step[bool]:
 # --- durable readers ------------------------------------------------------------------------------------------------
 
 
-def register_durable_reader(state: State, id: ReaderId) -> Step[DurableReader]:
+def register_durable_reader(state: State, id: ReaderId) -> Step[DurableReaderRecord]:
     if state.is_tombstone:
-        return Step(DurableReader(TOP, ""))
+        return Step(DurableReaderRecord(TOP, ""))
     known = state.durable_readers.get(id)
     if known is not None:
         return Step(known)
-    reader = DurableReader(state.since, "")
+    reader = DurableReaderRecord(state.since, "")
     return Step(reader, replace(state, durable_readers={**state.durable_readers, id: reader}))
 
 
@@ -321,7 +321,7 @@ def compare_and_downgrade_since(
         return Step(None)
     if reader.token != expected_token:
         return Step(TokenIs(reader.token, reader.since))
-    moved = DurableReader(max(reader.since, since), token)
+    moved = DurableReaderRecord(max(reader.since, since), token)
     changed = _with_since(replace(state, durable_readers={**state.durable_readers, id: moved}))
     return Step(Downgraded(moved.since, moved.token), changed)
 

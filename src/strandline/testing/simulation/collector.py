@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from strandline.branch.rules.record import Branch, RefRecord, Tag
+from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord
 from strandline.envelope import decode
 from strandline.errors import StrandlineError
 from strandline.ids import CommitId
@@ -63,11 +63,11 @@ def referred_files(world: World, repo: Repository, *, with_history: bool = True)
     heads: list[CommitId] = []
     for key, value in world.kv.scan(stores.refs):
         record = decode(RefRecord, value, key.decode())
-        if isinstance(record, Branch):
+        if isinstance(record, BranchRecord):
             heads.append(record.head)
             if record.compacted:
                 trees.add(record.compacted)
-        elif isinstance(record, Tag):
+        elif isinstance(record, TagRecord):
             heads.append(record.commit)
     for seen in (cell._last for core in world.cores for cell in core.cells.values()):
         if seen is not None and with_history:

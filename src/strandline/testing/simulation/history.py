@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from strandline.branch.commits import Commit
-from strandline.branch.rules.record import Branch
+from strandline.branch.rules.record import BranchRecord
 
 Status = Literal["ok", "refused", "failed", "unknown"]
 Value = str | None
@@ -66,8 +66,8 @@ class RecordChange:
 
     step: int
     name: str
-    before: Branch | None
-    after: Branch | None
+    before: BranchRecord | None
+    after: BranchRecord | None
     operation: Operation | None
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from strandline.branch.rules.lock_rules import is_live
 from strandline.branch.rules.ranges import as_ranges, overlap
-from strandline.branch.rules.record import Branch, Lock
+from strandline.branch.rules.record import BranchRecord, LockRecord
 from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange, Value
 
 ATOMIC = (
@@ -78,7 +78,7 @@ class _Hold:
     """
 
     creation: str
-    lock: Lock
+    lock: LockRecord
     start: int
     end: float = math.inf
     values: Listing = field(default_factory=dict)
@@ -550,7 +550,7 @@ class Oracle:
                     yield Broken("nobody overwrites what it has not seen", f"{op}: {path!r} was {before[path]!r}")
 
 
-def _held(record: Branch | None) -> list[Lock]:
+def _held(record: BranchRecord | None) -> list[LockRecord]:
     """The locks that are held; those on ranges rest while the whole branch is locked."""
     if record is None:
         return []
@@ -567,7 +567,7 @@ def _is_seal(change: RecordChange) -> bool:
     return layers[0] == layers[1] and set(before.tokens) <= set(after.tokens)
 
 
-def transition(before: Branch | None, after: Branch | None, operation: Operation | None) -> str:
+def transition(before: BranchRecord | None, after: BranchRecord | None, operation: Operation | None) -> str:
     """The name of what happened to a branch record, for the table of what a simulation reached."""
     if before is None or after is None or before.branch_id != after.branch_id:
         return "deleted" if after is None else "created"

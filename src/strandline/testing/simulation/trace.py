@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from strandline.branch.rules.record import Branch, RefRecord
+from strandline.branch.rules.record import BranchRecord, RefRecord
 from strandline.envelope import decode
 from strandline.errors import Corrupted, StrandlineError
 from strandline.testing.simulation.oracle import Broken
@@ -68,7 +68,7 @@ def _value(value: bytes) -> str:
         record = decode(RefRecord, value, "")
     except StrandlineError:
         return _staged(value)
-    if not isinstance(record, Branch):
+    if not isinstance(record, BranchRecord):
         return str(record)
     parts = [f"head {record.head}", f"staging {record.staging_token}"]
     if record.sealed_tokens:

@@ -10,8 +10,7 @@ from functools import cache
 from strandline import ids
 from strandline.blob import Resolver
 from strandline.branch.commits import CommitLog
-from strandline.branch.rules.record import Branch as BranchRecord
-from strandline.branch.rules.record import RefRecord
+from strandline.branch.rules.record import BranchRecord, RefRecord
 from strandline.branch.stores import Stores
 from strandline.clock import Event, Microseconds
 from strandline.envelope import decode
