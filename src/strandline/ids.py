@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NewType
 
 from strandline.errors import InvalidName
@@ -79,6 +79,20 @@ def check_path(path: str) -> bytes:
     if not 1 <= len(key) <= PATH_MAX_BYTES or b"\0" in key:
         raise InvalidName(f"{path[:80]!r} ({len(key)} bytes) is not a path of an object.", next=rule)
     return key
+
+
+def check_paths(paths: Sequence[str]) -> list[bytes]:
+    """`check_path` of many, without a call for each of them: staging in bulk spends most of its own time here."""
+    if not paths:
+        return []
+    if set(map(type, paths)) == {str} and "\0" not in "".join(paths):
+        try:
+            keys = list(map(str.encode, paths))
+        except UnicodeEncodeError:
+            keys = [b""]
+        if all(keys) and max(map(len, keys)) <= PATH_MAX_BYTES:
+            return keys
+    return [check_path(path) for path in paths]  # says which of them is wrong
 
 
 def check_prefix(prefix: str) -> bytes:

@@ -23,11 +23,12 @@ from strandline.errors import (
     StrandlineError,
     UsageError,
 )
-from strandline.ids import check_path
+from strandline.ids import check_path, check_paths
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.testing.kv_conformance import in_threads
+from strandline.tree.rows import Entry
 
 
 def test_a_new_repository_has_a_branch_with_one_empty_commit(repo: Repository) -> None:
@@ -70,6 +71,31 @@ def test_a_path_that_breaks_the_rule_is_refused_in_words(main: Branch, path: obj
     for call in calls:
         with pytest.raises(UsageError, match="1 to 1024 bytes|must be a str|expects a text"):
             call(path)
+
+
+@pytest.mark.parametrize("at", [0, 1, 700])
+@pytest.mark.parametrize("path", ["", "x" * 1025, "é" * 513, "a\0b", "\ud800", 7, None])
+def test_one_bad_path_of_many_refuses_them_all(main: Branch, path: Any, at: int) -> None:
+    paths: list[Any] = [f"p{i}" for i in range(701)]
+    assert check_paths(paths) == [check_path(one) for one in paths]
+    paths[at] = path
+    with pytest.raises(UsageError, match="1 to 1024 bytes|must be a str|expects"):
+        main.delete_many(paths)
+    entry = Entry("data/x", 1, "blake3:00", 0)
+    with pytest.raises(UsageError, match="1 to 1024 bytes|must be a str|expects"):
+        main.stage_each([(one, entry) for one in paths])
+    assert not list(main.uncommitted())
+
+
+@pytest.mark.parametrize("at", [0, 511, 512, 1_100])
+def test_one_bad_entry_of_many_refuses_them_all(main: Branch, at: int) -> None:
+    entries = [(f"p{i:04d}", Entry("data/x", i, "blake3:00", 0)) for i in range(1_101)]
+    entries[at] = (entries[at][0], Entry("data/x", "1", "blake3:00", 0))  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="cannot hold what it was given"):
+        main.stage_each(entries)
+    assert not list(main.uncommitted())
+    entries[at] = (entries[at][0], Entry("data/x", 1, "blake3:00", 0))
+    assert main.stage_each(entries) == 1_101
 
 
 def test_odd_paths_are_kept_as_they_are(main: Branch) -> None:

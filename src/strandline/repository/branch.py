@@ -31,7 +31,7 @@ from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, Result, consistently, consistently_seen, uncommitted
 from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked, UsageError, some_paths
-from strandline.ids import CommitId, check_committer, check_path, check_prefix, encoded, new_id
+from strandline.ids import CommitId, check_committer, check_path, check_paths, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.parallel import in_parallel
 from strandline.repository.commits.merging import MergeStrategy, cherry_pick, merge_into, revert
@@ -790,7 +790,7 @@ def staged_pairs(entries: Sequence[tuple[str, Entry]]) -> list[tuple[bytes, byte
 
 def distinct_keys(paths: Sequence[str]) -> list[bytes]:
     """The keys of paths; refuses a path that occurs twice."""
-    keys = [check_path(path) for path in paths]
+    keys = check_paths(paths)
     if len(set(keys)) != len(keys):
         twice = [path for path, count in Counter(paths).items() if count > 1]
         raise UsageError(f"A path occurs twice in one call: {twice[0]!r}.", next="Give each path once.")

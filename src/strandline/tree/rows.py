@@ -75,6 +75,9 @@ class Tombstone(msgspec.Struct, frozen=True):
 TOMBSTONE = Tombstone()
 Staged = Entry | Tombstone
 
+CHECKED_AT_ONCE = 512
+"""Entries are checked by reading them again, so many at a time: 100,000 at once took twice as long, in fresh memory."""
+
 _TOMBSTONE_BYTES = msgspec.msgpack.encode(None)
 encode_entry = msgspec.msgpack.Encoder().encode
 _decode_one = msgspec.msgpack.Decoder(Entry | None).decode
@@ -91,20 +94,30 @@ def checked_staged(staged: Sequence[Staged]) -> list[bytes]:
     Raises:
         UsageError: one holds what its columns do not, and nobody could read it again.
     """
-    for one in staged:
-        if not isinstance(one, Staged):
-            raise UsageError(f"{one!r} is no entry of an object.", next="Give an Entry.")
+    values: list[bytes] = []
+    for first in range(0, len(staged), CHECKED_AT_ONCE):
+        values += _checked_few(staged[first : first + CHECKED_AT_ONCE])
+    return values
+
+
+def _checked_few(staged: Sequence[Staged]) -> list[bytes]:
+    are_entries = set(map(type, staged)) <= {Entry}
+    if not are_entries:
+        for one in staged:
+            if not isinstance(one, Staged):
+                raise UsageError(f"{one!r} is no entry of an object.", next="Give an Entry.")
     try:
-        values = [encode_staged(one) for one in staged]
+        values = list(map(encode_entry if are_entries else encode_staged, staged))
         read = _decode_list(_as_list(values))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(
             f"An object's entry cannot hold what it was given: {error}.",
             next="An address, a checksum and a content type are texts, a size is a number of bytes, a time an integer.",
         ) from error
-    wrong = [one for one, again in zip(staged, read, strict=True) if again != one and again is not None]
-    if wrong:
-        raise UsageError(f"The entry {wrong[0]!r} would be read as another one.", next="Look at its types.")
+    if read != list(staged):
+        wrong = [one for one, again in zip(staged, read, strict=True) if again != one and again is not None]
+        if wrong:
+            raise UsageError(f"The entry {wrong[0]!r} would be read as another one.", next="Look at its types.")
     return values
 
 
