@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 
 from benchmarks.harness import Result, entries, fill, repository, result, seconds, setting
-from strandline.branch.cell import update
+from strandline.branch.attempts import update
 from strandline.branch.rules.record import seal
 from strandline.ids import StagingToken, new_id
 from strandline.repository.branch import Branch
@@ -62,7 +62,7 @@ def _under_tokens() -> list[Result]:
 
 
 def _seal(main: Branch) -> None:
-    update(main._core.cell("main"), main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+    update(main._at, lambda branch: seal(branch, StagingToken(new_id())))
 
 
 def _commit_over_it() -> Result:

@@ -61,7 +61,7 @@ def _taking(main: Branch) -> list[Result]:
         dirty.append(seconds(lambda: main.locks.release(main.locks.take("content/", owner="bench").id)) * 1000)
         main.commit("elsewhere")
     main.locks.take([f"locked/{i:04d}/" for i in range(0, 2 * LOCKS, 2)], owner="bench")
-    size = len(encode(main._cell.read(main.branch_id).branch)) / 1000
+    size = len(encode(main._at.read().branch)) / 1000
     main.locks.release_all("bench")
     about = f"SQLite, not synced; {OBJECTS:,} objects below the prefix"
     return [

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from msgspec.structs import replace
 
-from strandline.branch.cell import update
+from strandline.branch.attempts import update
 from strandline.branch.rules.record import WRITE_IDS_KEPT, BranchRecord, Verdict, decide_commit, fold
 from strandline.errors import NothingToCommit, OutcomeUnknown, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken
@@ -368,7 +368,7 @@ def test_a_compaction_between_scan_and_swap_is_noticed_by_its_epoch(one: Client,
     link(one.main, "a", 1)
 
     def bump() -> None:
-        update(two.main._cell, two.main.branch_id, lambda now: fold(now, now, (), None))
+        update(two.main._at, lambda now: fold(now, now, (), None))
 
     one.before("set_if", SWAP, bump)
     one.main.commit("first")

@@ -71,11 +71,11 @@ def test_retries_lost_swaps_and_compactions_are_counted(one: Client, two: Client
 
 
 def seal_by(client: Client) -> None:
-    from strandline.branch.cell import update
+    from strandline.branch.attempts import update
     from strandline.branch.rules.record import seal
     from strandline.ids import StagingToken, new_id
 
-    update(client.main._core.cell("main"), None, lambda branch: seal(branch, StagingToken(new_id())))
+    update(client.main._at, lambda branch: seal(branch, StagingToken(new_id())))
 
 
 def test_a_write_that_gives_up_after_it_was_made_does_not_say_that_nothing_happened(

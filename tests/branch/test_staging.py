@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from strandline.branch.attach import Computed, attach_changes
-from strandline.branch.cell import update
+from strandline.branch.attempts import update
 from strandline.branch.rules.record import BranchRecord, seal
 from strandline.branch.token_queue import KEY_PREFIX, sweep
 from strandline.errors import (
@@ -353,7 +353,7 @@ def test_a_conditional_put_remembers_what_it_replaced_in_a_token_that_was_sealed
         options = {"if_match": two.main.put("a", b"staged").checksum}
 
     def seal_it() -> None:
-        update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+        update(two.main._at, lambda branch: seal(branch, StagingToken(new_id())))
         if then == "folded":
             one.before("get", 1, lambda: two.main.compact(force=True))
         if then == "committed":
@@ -370,7 +370,7 @@ def test_a_conditional_put_remembers_what_it_replaced_in_a_token_that_was_sealed
 
 
 def seal_here(client: Client) -> None:
-    update(client.main._cell, client.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+    update(client.main._at, lambda branch: seal(branch, StagingToken(new_id())))
 
 
 def test_a_conditional_put_does_not_win_over_a_revert(one: Client, two: Client, shared: Shared) -> None:
@@ -467,7 +467,7 @@ def test_a_conditional_put_cannot_tell_what_lies_beneath_when_others_put_somethi
     def seal_it_and_fold() -> None:
         if other == "an attach":
             two.main.rename("x", "y")
-        update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+        update(two.main._at, lambda branch: seal(branch, StagingToken(new_id())))
         if other == "a merge":
             two.main.merge("work", "m")
         one.before("get", 1, lambda: two.main.compact(force=True))
@@ -508,7 +508,7 @@ def test_a_conditional_put_that_is_refused_puts_back_what_it_replaced(one: Clien
     staged = two.main.put("a", b"staged")
 
     def seal_it_and_write_above() -> None:
-        update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+        update(two.main._at, lambda branch: seal(branch, StagingToken(new_id())))
         one.before("get", 1, lambda: two.main.put("a", b"above"))
 
     one.before("set_if", 1, seal_it_and_write_above)
@@ -715,7 +715,7 @@ def test_a_listing_does_not_show_a_later_write_without_an_earlier_atomic_change(
         return Computed([(b"a", encode_staged(TOMBSTONE)), (b"b", encode_staged(entry(1)))])
 
     reader = threading.Thread(target=lambda: shown.extend(paths(one)))
-    attach_changes(two.main._core.cell("main"), two.main.branch_id, compute)
+    attach_changes(two.main._at, compute)
     link(two.main, "c", 1)
     may_scan.set()
     reader.join()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from strandline.branch import transactions
-from strandline.branch.cell import update
+from strandline.branch.attempts import update
 from strandline.branch.rules import writers
 from strandline.branch.rules.record import WriterRecord, seal
 from strandline.branch.token_queue import is_condemned
@@ -75,9 +75,9 @@ def test_a_dirty_range_is_not_judged_on_a_token_that_was_being_emptied(one: Clie
     two.main.commit("old")
     two.repo.lock_owners.register("ops", "a test")
     link(two.main, "b/1", "new")
-    update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+    update(two.main._at, lambda branch: seal(branch, StagingToken(new_id())))
     link(two.main, "b/1", "old")  # in effect nothing is staged, as long as both tokens are read
-    upper = two.main._cell.read(two.main.branch_id).branch.staging_token
+    upper = two.main._at.read().branch.staging_token
 
     def folded_and_half_swept() -> None:
         two.main.compact(force=True)

@@ -91,7 +91,7 @@ def test_a_writer_with_an_older_record_meets_new_rules(one: Client, two: Client)
 def test_the_commit_that_a_lock_began_with_is_kept(drivers: tuple[Driver, Driver], clock: ManualClock) -> None:
     first, second = drivers
     first.main.locks.take("b/", owner="ops")
-    (lock,) = locks_of(first.main._cell.read(first.main.branch_id).branch)
+    (lock,) = locks_of(first.main._at.read().branch)
     for number in range(3):
         second.main.put("a/1", f"{number}".encode())
         second.main.commit(f"{number}")

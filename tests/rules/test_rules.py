@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from strandline.blob.local import LocalBlobStore
 from strandline.branch import transactions
-from strandline.branch.cell import update
+from strandline.branch.attempts import update
 from strandline.branch.rules import writers
 from strandline.branch.rules.record import BranchRecord, WriterRecord, seal
 from strandline.branch.view import uncommitted
@@ -54,7 +54,7 @@ def test_an_attach_lies_beneath_what_was_staged_since_it_was_computed(one: Clien
 
     def put_then_seal() -> None:
         link(two.main, "a", "new")
-        update(two.main._cell, two.main.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+        update(two.main._at, lambda branch: seal(branch, StagingToken(new_id())))
 
     one.before("set_if", 2, put_then_seal)
     one.main.rename("a", "b")
@@ -148,7 +148,7 @@ def test_a_grant_is_looked_for_on_the_branch_first(drivers: tuple[Driver, Driver
         return Outcome.DONE
 
     second.next = plan
-    found = transactions.granted(second.main._cell, second.main.branch_id, "job", tx.transaction_id)
+    found = transactions.granted(second.main._at, "job", tx.transaction_id)
     assert found in (None, *published)
 
 
@@ -197,7 +197,7 @@ def test_a_resumed_transaction_keeps_its_guards(drivers: tuple[Driver, Driver], 
 def test_exact_paths_are_judged(drivers: tuple[Driver, Driver], judge: str) -> None:
     main = drivers[0].main
     main.put("exact", b"1")
-    part = uncommitted(main._cell, main._core.commits, main.branch_id)
+    part = uncommitted(main._at)
     claims = Claims(exact={"exact"})
     found = claims.judge_committed([part])[0] if judge == "committed" else claims.judge_staged(part)
     assert found == ["exact"]
@@ -348,4 +348,4 @@ def test_the_token_of_a_job_is_kept_by_the_object_stores_clock(
             stores.kv.set(stores.records, key, encode(old))
             decode(transactions.TransactionRecord, encode(old), "a transaction")
     second.repo.gc.run(grace_days=0)
-    assert transactions.published(stores, first.main._cell, first.main.branch_id, "job", "today") is None
+    assert transactions.published(first.main._at, "job", "today") is None

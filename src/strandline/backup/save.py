@@ -32,7 +32,7 @@ from strandline.backup.layout import (
 )
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch import transactions
-from strandline.branch.cell import BranchCell
+from strandline.branch.at import BranchAt
 from strandline.branch.commits import CommitLog, commit_pair
 from strandline.branch.reflog import block_pairs, read_moves
 from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord
@@ -156,13 +156,13 @@ class _Save:
         return found
 
     def _branch(self, name: str, record: BranchRecord, found: _Found) -> None:
-        cell = BranchCell(self._stores, name)
+        at = BranchAt.of(self._stores, name, record.branch_id)
 
         def read(now: BranchRecord) -> tuple[BranchRecord, list[Pair]]:
             return now, list(_staged(self._stores, now))
 
         try:
-            now, pairs = consistently(cell, record.branch_id, read)
+            now, pairs = consistently(at, read)
         except BranchGone:
             return
         id = self._record.id

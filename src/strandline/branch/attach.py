@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, Seen, read_back, update
+from strandline.branch.at import BranchAt
+from strandline.branch.attempts import Attempts, read_back, update
+from strandline.branch.cell import BranchCell, Moved, Seen
 from strandline.branch.rules.lock_rules import refuse_locked_keys, refuse_locked_ranges
 from strandline.branch.rules.ranges import Range
 from strandline.branch.rules.record import BranchRecord, LayersMoved, attach, attach_on_top, refuse_blocked, seal
 from strandline.branch.staged import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
 from strandline.errors import ObjectMissing, OutcomeUnknown, StoreUnavailable, StrandlineError
-from strandline.ids import BranchId, StagingToken, new_id
+from strandline.ids import StagingToken, new_id
 
 Pairs = Sequence[tuple[bytes, bytes]]
 
@@ -26,9 +27,7 @@ class Computed:
     pairs: Pairs
 
 
-def attach_changes(
-    cell: BranchCell, branch_id: BranchId, compute: Callable[[BranchRecord], Computed], ranges: Sequence[Range] = ()
-) -> int:
+def attach_changes(at: BranchAt, compute: Callable[[BranchRecord], Computed], ranges: Sequence[Range] = ()) -> int:
     """Stage the changes that `compute` makes from a record whose sealed layers it may read; all of them or none.
 
     Everything acknowledged before the call lies beneath the changes, what is staged meanwhile lies above them.
@@ -39,17 +38,17 @@ def attach_changes(
     Returns:
         The number of changes.
     """
-    attempts = Attempts(cell, "atomic change")
+    attempts = Attempts(at.cell, "atomic change")
     while True:
         attempts.next()
-        seen = update(cell, branch_id, lambda branch: _seal_if_allowed(cell.name, branch, ranges))
+        seen = update(at, lambda branch: _seal_if_allowed(at.name, branch, ranges))
         computed: Computed | StrandlineError
         try:
             computed = compute(seen.branch)
         except StrandlineError as error:
             computed = error
         # if a token that was read has left the record, somebody may have been deleting it while it was read
-        now = cell.read(branch_id).branch
+        now = at.read().branch
         if not set(seen.branch.sealed_tokens) <= set(now.tokens):
             continue
         if isinstance(computed, ObjectMissing) and not now.only_sealed_since(seen.branch):
@@ -58,25 +57,24 @@ def attach_changes(
             raise computed
         if not computed.pairs:
             return 0
-        token, intent = _write_private(cell, seen.branch, computed.pairs)
+        token, intent = _write_private(at.cell, seen.branch, computed.pairs)
         keys = sorted(key for key, _ in computed.pairs)
-        if _try(cell, branch_id, seen, intent, keys, lambda now: attach(now, seen.branch, token), token, attempts):  # noqa: B023 - called within this turn
+        if _try(at, seen, intent, keys, lambda now: attach(now, seen.branch, token), token, attempts):  # noqa: B023 - called within this turn
             return len(computed.pairs)
 
 
-def attach_pairs(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> int:
+def attach_pairs(at: BranchAt, pairs: Pairs) -> int:
     """Stage changes that were not computed from what the branch holds; all of them or none, whatever else moves."""
-    attempts = Attempts(cell, "atomic change")
+    attempts = Attempts(at.cell, "atomic change")
     keys = sorted(key for key, _ in pairs)
     while True:
         attempts.next()
-        seen = cell.read(branch_id)
-        refuse_blocked(seen.branch, "stage", cell.name)
-        refuse_locked_keys(seen.branch, cell.name, keys)
-        token, intent = _write_private(cell, seen.branch, pairs)
+        seen = at.read()
+        refuse_blocked(seen.branch, "stage", at.name)
+        refuse_locked_keys(seen.branch, at.name, keys)
+        token, intent = _write_private(at.cell, seen.branch, pairs)
         if _try(
-            cell,
-            branch_id,
+            at,
             seen,
             intent,
             keys,
@@ -103,8 +101,7 @@ def _write_private(cell: BranchCell, branch: BranchRecord, pairs: Pairs) -> tupl
 
 
 def _try(
-    cell: BranchCell,
-    branch_id: BranchId,
+    at: BranchAt,
     seen: Seen,
     intent: bytes,
     keys: Sequence[bytes],
@@ -124,21 +121,21 @@ def _try(
     """
     now = seen
     while True:
-        if is_condemned(cell.stores, intent):
+        if is_condemned(at.stores, intent):
             return False
         try:
-            refuse_blocked(now.branch, "stage", cell.name)
-            refuse_locked_keys(now.branch, cell.name, keys)
-            cell.swap(now, transition(now.branch))
+            refuse_blocked(now.branch, "stage", at.name)
+            refuse_locked_keys(now.branch, at.name, keys)
+            at.cell.swap(now, transition(now.branch))
         except LayersMoved:
             return False
         except Moved:
             attempts.again()
-            now = cell.read(branch_id)
+            now = at.read()
             continue
         except OutcomeUnknown as unknown:
-            if token not in read_back(cell, branch_id, unknown).branch.tokens:
+            if token not in read_back(at, unknown).branch.tokens:
                 raise
         with suppress(StoreUnavailable):  # done is done; a later sweep finds the token on record and forgets the item
-            cell.stores.kv.delete(cell.stores.records, intent)
+            at.stores.kv.delete(at.stores.records, intent)
         return True

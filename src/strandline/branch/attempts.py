@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from strandline import metrics
+from strandline.branch.at import BranchAt
+from strandline.branch.cell import BranchCell, Moved, Seen
 from strandline.branch.commits import CommitLog
+from strandline.branch.rules.record import BranchRecord, LayersMoved
 from strandline.clock import backoff_s
-from strandline.errors import Contention, StrandlineError
+from strandline.errors import Contention, ObjectMissing, OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.operations import debug
-
-if TYPE_CHECKING:
-    from strandline.branch.cell import BranchCell
 
 MAX_ATTEMPTS = 100
 """How often an operation meets a changed record before it gives up."""
@@ -87,3 +88,44 @@ class Attempts:
                 break
         by = f", the last commits by {', '.join(name for name, _ in who.most_common(3))}" if who else ""
         return f"Others won: of the last {len(seen)} changes seen here, {done}{by}."
+
+
+def update(at: BranchAt, transition: Callable[[BranchRecord], BranchRecord]) -> Seen:
+    """Apply a pure transition to whatever is on record, again and again until the swap wins.
+
+    Raises:
+        Contention: others won `MAX_ATTEMPTS` times.
+    """
+    attempts = Attempts(at.cell, "change")
+    while True:
+        attempts.next()
+        seen = at.read()
+        try:
+            return at.cell.swap(seen, transition(seen.branch))
+        except Moved:
+            continue
+
+
+@contextmanager
+def still_named(at: BranchAt, seen: BranchRecord) -> Iterator[None]:
+    """Read files that a record names. If one is missing and the record no longer names the same layers, it was replaced
+    and collected meanwhile, and nothing is lost.
+
+    Raises:
+        LayersMoved: compute again, from the newest record.
+        ObjectMissing: the record still names it.
+    """
+    try:
+        yield
+    except ObjectMissing:
+        if at.read().branch.layers == seen.layers:
+            raise
+        raise LayersMoved from None
+
+
+def read_back(at: BranchAt, unknown: OutcomeUnknown) -> Seen:
+    """Read the record after a swap with an unknown outcome; if even that fails, the outcome stays unknown."""
+    try:
+        return at.read()
+    except StoreUnavailable:
+        raise unknown from None

@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from strandline import metrics
-from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
 from strandline.branch.reflog import keep_moves
-from strandline.branch.rules.record import WRITE_IDS_KEPT, BranchRecord, Deleted, LayersMoved, RefRecord, what_changed
+from strandline.branch.rules.record import WRITE_IDS_KEPT, BranchRecord, Deleted, RefRecord, what_changed
 from strandline.branch.sensor import Sensor
 from strandline.branch.shared_read import SharedRead
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds, backoff_s
 from strandline.envelope import decode, encode
-from strandline.errors import BranchGone, ObjectMissing, OutcomeUnknown, RefNotFound, StoreUnavailable
+from strandline.errors import BranchGone, OutcomeUnknown, RefNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, new_id
 from strandline.kv.store import PredicateFailed
 from strandline.operations import warning
 
 SETTLE_ATTEMPTS = 5
 """How often a swap with a lost reply is repeated before its outcome counts as unknown."""
+CHANGES_KEPT = 100
+"""How many changes by others are remembered, for the errors of those that they were in the way of."""
 CACHED_MAX_AGE_S = 5
 """An older record is read anew rather than tried: it is probably not the current one, and trying would cost a turn.
 Only speed depends on it; what was done on a cached record is checked against a fresh one."""
@@ -50,7 +49,7 @@ class BranchCell:
         self.stores = stores
         self.name = name
         self.sensor = sensor
-        self.changes: deque[tuple[str, CommitId]] = deque(maxlen=MAX_ATTEMPTS)
+        self.changes: deque[tuple[str, CommitId]] = deque(maxlen=CHANGES_KEPT)
         """What others did to the branch lately, and the head that they left."""
         self.change_count = 0
         self._key = name.encode()
@@ -190,44 +189,3 @@ def _not_found(name: str, record: RefRecord | None) -> RefNotFound:
     if record is not None:
         return RefNotFound(f"{name!r} is a tag, not a branch.", next="Use repository.ref() to read it.")
     return RefNotFound(f"There is no branch {name!r}.", next="`strandline branch list` shows the branches.")
-
-
-def update(cell: BranchCell, branch_id: BranchId | None, transition: Callable[[BranchRecord], BranchRecord]) -> Seen:
-    """Apply a pure transition to whatever is on record, again and again until the swap wins.
-
-    Raises:
-        Contention: others won `MAX_ATTEMPTS` times.
-    """
-    attempts = Attempts(cell, "change")
-    while True:
-        attempts.next()
-        seen = cell.read(branch_id)
-        try:
-            return cell.swap(seen, transition(seen.branch))
-        except Moved:
-            continue
-
-
-@contextmanager
-def still_named(cell: BranchCell, branch_id: BranchId | None, seen: BranchRecord) -> Iterator[None]:
-    """Read files that a record names. If one is missing and the record no longer names the same layers, it was replaced
-    and collected meanwhile, and nothing is lost.
-
-    Raises:
-        LayersMoved: compute again, from the newest record.
-        ObjectMissing: the record still names it.
-    """
-    try:
-        yield
-    except ObjectMissing:
-        if cell.read(branch_id).branch.layers == seen.layers:
-            raise
-        raise LayersMoved from None
-
-
-def read_back(cell: BranchCell, branch_id: BranchId, unknown: OutcomeUnknown) -> Seen:
-    """Read the record after a swap with an unknown outcome; if even that fails, the outcome stays unknown."""
-    try:
-        return cell.read(branch_id)
-    except StoreUnavailable:
-        raise unknown from None

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from strandline import metrics
-from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, Seen, still_named, update
-from strandline.branch.commits import Commit, CommitLog, commit_pair, make_commit
+from strandline.branch.at import BranchAt
+from strandline.branch.attempts import Attempts, still_named, update
+from strandline.branch.cell import BranchCell, Moved, Seen
+from strandline.branch.commits import Commit, CommitLog, Draft, commit_pair
 from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.rules.lock_rules import refuse_whole
 from strandline.branch.rules.record import (
@@ -24,22 +25,10 @@ from strandline.branch.rules.record import (
 )
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, item_pair
-from strandline.clock import Microseconds
 from strandline.errors import Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable
-from strandline.ids import BranchId, CommitId, StagingToken, new_id
+from strandline.ids import CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.store import Tree
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """What the user says about a commit."""
-
-    message: str
-    committer: str
-    metadata: dict[str, str]
-    date_us: Microseconds
-    allow_empty: bool = False
 
 
 @dataclass(slots=True)
@@ -50,7 +39,7 @@ class _Mine:
     since: int = 0
 
 
-def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft) -> Commit:
+def commit(at: BranchAt, draft: Draft) -> Commit:
     """Commit everything that was acknowledged before the call began.
 
     Raises:
@@ -60,20 +49,20 @@ def commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Dra
 
     made = _Mine()
     try:
-        return _commit(cell, commits, branch_id, draft, made)
+        return _commit(at, draft, made)
     except Contention as error:
         if made.ids:
-            raise _unknown(cell.name, error.what) from error
+            raise _unknown(at.name, error.what) from error
         raise
     except StoreUnavailable as error:
         if isinstance(error, OutcomeUnknown):
             raise
         if made.ids:
-            raise _unknown(cell.name, error.what) from error
+            raise _unknown(at.name, error.what) from error
         raise StoreUnavailable(
             error.what,
             happened="no",
-            safe=f"Nothing was committed to {cell.name!r}, and everything that was staged still is.",
+            safe=f"Nothing was committed to {at.name!r}, and everything that was staged still is.",
             next=error.next,
         ) from error
 
@@ -94,69 +83,63 @@ def _nothing_is_staged(cell: BranchCell, branch: BranchRecord) -> bool:
     return set(branch.tokens) <= set(cell.read(branch.branch_id).branch.tokens)
 
 
-def _commit(cell: BranchCell, commits: CommitLog, branch_id: BranchId, draft: Draft, made: _Mine) -> Commit:
+def _commit(at: BranchAt, draft: Draft, made: _Mine) -> Commit:
     def seal_if_allowed(branch: BranchRecord) -> BranchRecord:
-        refuse_blocked(branch, "commit", cell.name)
-        refuse_whole(branch, cell.name)
+        refuse_blocked(branch, "commit", at.name)
+        refuse_whole(branch, at.name)
         return seal(branch, StagingToken(new_id()))
 
-    seen = cell.read(branch_id)
+    seen = at.read()
     sealed = seal_if_allowed(seen.branch)
-    if not draft.allow_empty and _nothing_is_staged(cell, seen.branch):
-        raise _nothing(cell.name, "Nothing staged differs from the last commit.")
+    if not draft.allow_empty and _nothing_is_staged(at.cell, seen.branch):
+        raise _nothing(at.name, "Nothing staged differs from the last commit.")
     try:
-        seen = cell.swap(seen, sealed)
+        seen = at.cell.swap(seen, sealed)
     except Moved:
-        seen = update(cell, branch_id, seal_if_allowed)
+        seen = update(at, seal_if_allowed)
     mine = seen.branch.sealed_tokens
     made.since = seen.branch.move_count
     metrics.sealed_tokens().observe(len(mine))
-    attempts = Attempts(cell, "commit")
+    attempts = Attempts(at.cell, "commit")
     while True:
         attempts.next()
         record = None
         try:
-            tree, is_complete, now = _build(cell, commits, branch_id, seen.branch, mine)
+            tree, is_complete, now = _build(at, seen.branch, mine)
         except LayersMoved:
-            tree, is_complete, now = None, False, cell.read(branch_id)
+            tree, is_complete, now = None, False, at.read()
         if tree is not None and is_complete:
-            record, now = _swap_until_decided(
-                cell, commits, branch_id, draft, tree, seen.branch, mine, now, made, attempts
-            )
+            record, now = _swap_until_decided(at, draft, tree, seen.branch, mine, now, made, attempts)
         if record is not None:
             return record
         verdict, left = decide_commit(seen.branch, mine, is_complete, now.branch)
         if made.ids or verdict is Verdict.LOOK_FOR_MINE:
-            found = _find_mine(cell, commits, now.branch, made)
+            found = _find_mine(at.cell, at.commits, now.branch, made)
             if found is not None:
                 return found
             if verdict is Verdict.LOOK_FOR_MINE and not draft.allow_empty:
-                raise _nothing(cell.name, "Somebody else committed or discarded everything that was staged.")
+                raise _nothing(at.name, "Somebody else committed or discarded everything that was staged.")
         # compute again from the record as it is, with what is left of mine and what lies beneath it
         newest = now.branch.sealed_tokens.index(left[0]) if left else len(now.branch.sealed_tokens)
         seen, mine = now, now.branch.sealed_tokens[newest:]
 
 
-def _build(
-    cell: BranchCell, commits: CommitLog, branch_id: BranchId, branch: BranchRecord, mine: Sequence[StagingToken]
-) -> tuple[Tree, bool, Seen]:
+def _build(at: BranchAt, branch: BranchRecord, mine: Sequence[StagingToken]) -> tuple[Tree, bool, Seen]:
     """The tree of a commit of `mine`, and whether all of `mine` were there while they were read.
 
     Raises:
         LayersMoved: the tree beneath them was replaced and collected.
     """
-    stores = cell.stores
-    with still_named(cell, branch_id, branch):
-        base = stores.trees.tree(branch.compacted) if branch.compacted else commits.tree(branch.head)
+    stores = at.stores
+    with still_named(at, branch):
+        base = stores.trees.tree(branch.compacted) if branch.compacted else at.commits.tree(branch.head)
         tree = apply(stores.trees, base, scan_staged(stores, mine)).tree
-    now = cell.read(branch_id)
+    now = at.read()
     return tree, set(mine) <= set(now.branch.sealed_tokens), now
 
 
 def _swap_until_decided(
-    cell: BranchCell,
-    commits: CommitLog,
-    branch_id: BranchId,
+    at: BranchAt,
     draft: Draft,
     tree: Tree,
     seen: BranchRecord,
@@ -170,49 +153,42 @@ def _swap_until_decided(
     Invariant: `tree` is the listing of head and all layers of `seen` at the instant of the seal. It stays a listing of
     the branch while only newer tokens come, and while earlier commits take a tail of `mine` on the same base.
     """
-    stores = cell.stores
+    stores = at.stores
     while True:
         verdict, left = decide_commit(seen, mine, True, now.branch)
         if verdict not in (Verdict.SWAP, Verdict.REPARENT):
             return None, now
-        parent = commits.get(now.branch.head)
+        parent = at.commits.get(now.branch.head)
         if tree.id == parent.tree_id and not draft.allow_empty:
-            if _drop_without_effect(cell, now, left):
-                raise _nothing(cell.name, "Nothing staged differs from the last commit.")
+            if _drop_without_effect(at.cell, now, left):
+                raise _nothing(at.name, "Nothing staged differs from the last commit.")
             attempts.again()
-            now = cell.read(branch_id)
+            now = at.read()
             continue
-        refuse_blocked(now.branch, "commit", cell.name)
-        refuse_whole(now.branch, cell.name)
-        record = make_commit(
-            tree,
-            (parent,),
-            message=draft.message,
-            committer=draft.committer,
-            metadata=draft.metadata,
-            date_us=draft.date_us,
-        )
+        refuse_blocked(now.branch, "commit", at.name)
+        refuse_whole(now.branch, at.name)
+        record = draft.commit(tree, (parent,))
         # both before the swap: a crash in between leaves garbage that is known, never a head without its record
         pairs = [commit_pair(record)]
         if left:
-            pairs.append(item_pair(stores, dropped(cell.name, now.branch, left)))
+            pairs.append(item_pair(stores, dropped(at.name, now.branch, left)))
         stores.kv.set_many(stores.records, pairs)
         try:
             why = Why("commit", record.committer, stores.clock.now_us())
-            cell.swap(now, committed(now.branch, record.id, len(left), why))
+            at.cell.swap(now, committed(now.branch, record.id, len(left), why))
         except Moved:
             attempts.again()
-            now = cell.read(branch_id)
+            now = at.read()
             continue
         except OutcomeUnknown:
             made.ids.add(record.id)
-            now = cell.read(branch_id)
-            found = _find_mine(cell, commits, now.branch, made)
+            now = at.read()
+            found = _find_mine(at.cell, at.commits, now.branch, made)
             if found is not None:
                 return found, now
             attempts.again()
             continue
-        commits.remember(record)
+        at.commits.remember(record)
         return record, now
 
 

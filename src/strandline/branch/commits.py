@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
@@ -68,29 +69,31 @@ def commit_id(record: Commit) -> CommitId:
     return CommitId(blake3(msgspec.msgpack.encode(fields)).hexdigest(length=ID_BYTES))
 
 
-def make_commit(
-    tree: Tree,
-    parents: tuple[Commit, ...],
-    *,
-    message: str,
-    committer: str,
-    metadata: dict[str, str],
-    date_us: Microseconds,
-) -> Commit:
-    """A commit with a fresh id."""
-    record = Commit(
-        id=CommitId(""),
-        parents=tuple(parent.id for parent in parents),
-        tree_id=tree.id,
-        tree_ref=tree.ref,
-        message=message,
-        committer=committer,
-        metadata=metadata,
-        date_us=date_us,
-        generation=1 + max((parent.generation for parent in parents), default=0),
-        nonce=new_id(),
-    )
-    return replace(record, id=commit_id(record))
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the user says about a commit."""
+
+    message: str
+    committer: str
+    metadata: dict[str, str]
+    date_us: Microseconds
+    allow_empty: bool = False
+
+    def commit(self, tree: Tree, parents: tuple[Commit, ...]) -> Commit:
+        """The commit of a tree, with a fresh id."""
+        record = Commit(
+            id=CommitId(""),
+            parents=tuple(parent.id for parent in parents),
+            tree_id=tree.id,
+            tree_ref=tree.ref,
+            message=self.message,
+            committer=self.committer,
+            metadata=self.metadata,
+            date_us=self.date_us,
+            generation=1 + max((parent.generation for parent in parents), default=0),
+            nonce=new_id(),
+        )
+        return replace(record, id=commit_id(record))
 
 
 def commit_pair(record: Commit) -> tuple[bytes, bytes]:

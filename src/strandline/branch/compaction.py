@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from strandline import metrics
-from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, still_named, update
-from strandline.branch.commits import CommitLog
+from strandline.branch.at import BranchAt
+from strandline.branch.attempts import Attempts, still_named, update
+from strandline.branch.cell import Moved
 from strandline.branch.rules.record import (
     COOL_DOWN_S,
     BranchRecord,
@@ -22,7 +22,7 @@ from strandline.branch.rules.record import (
 )
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
-from strandline.ids import BranchId, StagingToken, new_id
+from strandline.ids import StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.rows import Changes
 
@@ -46,9 +46,7 @@ class Compaction:
     seconds: float = 0.0
 
 
-def compact(
-    cell: BranchCell, commits: CommitLog, branch_id: BranchId, *, cool_down_s: float = COOL_DOWN_S
-) -> Compaction:
+def compact(at: BranchAt, *, cool_down_s: float = COOL_DOWN_S) -> Compaction:
     """Fold everything that is staged into a tree over the head, so that reads skip no tombstones and few tokens.
 
     Writers and committers do not wait for it. It may stop anywhere: until the swap at its end nothing changed but a
@@ -63,54 +61,54 @@ def compact(
     started = time.perf_counter()
 
     def claim(branch: BranchRecord) -> BranchRecord:
-        refuse_read_only(branch, cell.name)
-        return claim_compaction(branch, StagingToken(new_id()), cell.stores.clock.now_us(), cool_down_s)
+        refuse_read_only(branch, at.name)
+        return claim_compaction(branch, StagingToken(new_id()), at.stores.clock.now_us(), cool_down_s)
 
     try:
-        seen = update(cell, branch_id, claim)
+        seen = update(at, claim)
     except CoolingDown:
         return Compaction("cooling down")
     for _ in range(ROUNDS):
         applied = seen.branch.sealed_tokens
         metrics.sealed_tokens().observe(len(applied))
-        counted = _Counted(scan_staged(cell.stores, applied))
+        counted = _Counted(scan_staged(at.stores, applied))
         try:
-            with still_named(cell, branch_id, seen.branch):
-                head = commits.tree(seen.branch.head)
-                base = cell.stores.trees.tree(seen.branch.compacted) if seen.branch.compacted else head
-                tree = apply(cell.stores.trees, base, counted).tree
+            with still_named(at, seen.branch):
+                head = at.commits.tree(seen.branch.head)
+                base = at.stores.trees.tree(seen.branch.compacted) if seen.branch.compacted else head
+                tree = apply(at.stores.trees, base, counted).tree
         except LayersMoved:
-            seen = cell.read(branch_id)
+            seen = at.read()
             continue
         compacted = None if tree.id == head.id else tree.ref
         nothing = not counted.entries and compacted == seen.branch.compacted and len(applied) == 1
-        if nothing or _swap(cell, branch_id, seen.branch, compacted):
+        if nothing or _swap(at, seen.branch, compacted):
             took = time.perf_counter() - started
             metrics.compactions("done").inc()
             metrics.compaction_seconds().observe(took)
             metrics.compaction_entries().inc(counted.entries)
             return Compaction("done", counted.entries, len(applied), took)
-        seen = cell.read(branch_id)
+        seen = at.read()
         if not seen.branch.sealed_tokens:
             break
     metrics.compactions("superseded").inc()
     return Compaction("superseded", seconds=time.perf_counter() - started)
 
 
-def _swap(cell: BranchCell, branch_id: BranchId, seen: BranchRecord, compacted: str | None) -> bool:
+def _swap(at: BranchAt, seen: BranchRecord, compacted: str | None) -> bool:
     """Swap the tree in for the tokens that it was made of; False if the layers moved.
 
     Invariant: the record that is swapped still has the head, the base and, as its oldest tokens, exactly those that
     were read. Tokens never return to a record, so they were there throughout, and nobody deleted from them meanwhile.
     """
-    put_item(cell.stores, dropped(cell.name, seen, seen.sealed_tokens))
-    attempts = Attempts(cell, "compaction")
+    put_item(at.stores, dropped(at.name, seen, seen.sealed_tokens))
+    attempts = Attempts(at.cell, "compaction")
     while True:
         attempts.next()
-        now = cell.read(branch_id)
+        now = at.read()
         try:
-            refuse_read_only(now.branch, cell.name)
-            cell.swap(now, fold(now.branch, seen, seen.sealed_tokens, compacted))
+            refuse_read_only(now.branch, at.name)
+            at.cell.swap(now, fold(now.branch, seen, seen.sealed_tokens, compacted))
             return True
         except LayersMoved:
             return False

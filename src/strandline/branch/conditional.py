@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from strandline.branch.at import BranchAt
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell
-from strandline.branch.commits import CommitLog
 from strandline.branch.rules.lock_rules import refuse_locked_keys
 from strandline.branch.rules.record import BranchRecord, refuse_blocked
 from strandline.branch.staging import refused_too_late, unchecked
 from strandline.branch.view import Layers
 from strandline.errors import NotAllowed, OutcomeUnknown, PreconditionFailed, RangeLocked, StoreUnavailable
-from strandline.ids import BranchId, CommitId, StagingToken
+from strandline.ids import CommitId, StagingToken
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, decode_staged, encode_staged
 
@@ -47,9 +46,7 @@ class _CannotTell(Exception):
     """What lay beneath something that was folded or committed meanwhile may have changed as well."""
 
 
-def stage_if(
-    cell: BranchCell, commits: CommitLog, branch_id: BranchId, path: str, entry: Entry, condition: Condition
-) -> None:
+def stage_if(at: BranchAt, path: str, entry: Entry, condition: Condition) -> None:
     """Stage an entry if `condition` holds for what the path shows; of two that race, one wins.
 
     Invariant: the swap demands what was read of the path in the staging token, and the layers are the same in a read
@@ -62,18 +59,18 @@ def stage_if(
         PreconditionFailed: it does not hold.
         OutcomeUnknown: the entry was written, and others have folded it together with changes of their own.
     """
-    kv = cell.stores.kv
+    kv = at.stores.kv
     key, value = path.encode(), checked_staged([entry])[0]
     written_to: Written = {}
-    attempts = Attempts(cell, "conditional write")
+    attempts = Attempts(at.cell, "conditional write")
     while True:
         attempts.next()
         try:
-            seen = cell.read(branch_id)
-            refuse_blocked(seen.branch, "stage", cell.name)
-            refuse_locked_keys(seen.branch, cell.name, [key])
-            layers = Layers(cell, commits, seen.branch)
-            partition = cell.stores.staging(seen.branch.staging_token)
+            seen = at.read()
+            refuse_blocked(seen.branch, "stage", at.name)
+            refuse_locked_keys(seen.branch, at.name, [key])
+            layers = Layers(at.cell, at.commits, seen.branch)
+            partition = at.stores.staging(seen.branch.staging_token)
             held = kv.get(partition, key)
             found, on_top = _without(layers, path, key, held, written_to)
             holds = condition(found)
@@ -84,27 +81,27 @@ def stage_if(
                 mine = () if earlier is None else earlier.written
                 replaced = earlier.held if earlier is not None and held in mine else held
                 written_to[seen.branch.staging_token] = _Before((wanted, *mine), replaced, found, seen.branch)
-                attempts.safe = f"It is unknown whether the write is a part of branch {cell.name!r}."
+                attempts.safe = f"It is unknown whether the write is a part of branch {at.name!r}."
             elif not written_to:
-                raise _failed(cell.name, path, found)
-            if cell.read(branch_id).branch.layers == seen.branch.layers:
+                raise _failed(at.name, path, found)
+            if at.read().branch.layers == seen.branch.layers:
                 if holds:
                     return
-                raise _failed(cell.name, path, found)
+                raise _failed(at.name, path, found)
         except PredicateFailed:
             continue
         except _CannotTell:
             raise OutcomeUnknown(
-                f"Others changed branch {cell.name!r} while {path!r} was being written.",
-                safe=f"It is unknown whether the write is a part of branch {cell.name!r}.",
+                f"Others changed branch {at.name!r} while {path!r} was being written.",
+                safe=f"It is unknown whether the write is a part of branch {at.name!r}.",
                 next="Read it back, and decide anew.",
             ) from None
         except (NotAllowed, RangeLocked) as error:
-            raise (refused_too_late(cell.name, error) if written_to else error) from None
+            raise (refused_too_late(at.name, error) if written_to else error) from None
         except StoreUnavailable as error:
             if not written_to:
                 raise
-            raise unchecked(cell.name, error) from error
+            raise unchecked(at.name, error) from error
 
 
 def _without(

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, Seen, read_back, still_named, update
-from strandline.branch.commits import Commit, CommitLog, commit_pair
+from strandline.branch.at import BranchAt
+from strandline.branch.attempts import Attempts, read_back, still_named, update
+from strandline.branch.cell import BranchCell, Moved, Seen
+from strandline.branch.commits import Commit, commit_pair
 from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.rules.lock_rules import (
     NOBODY,
@@ -26,7 +27,7 @@ from strandline.branch.stores import Stores
 from strandline.branch.token_queue import dropped, item_pair, put_item
 from strandline.branch.view import in_effect
 from strandline.errors import OutcomeUnknown, StoreUnavailable, UncommittedChanges, some_paths
-from strandline.ids import BranchId, CommitId, StagingToken, new_id
+from strandline.ids import CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference, diff
 from strandline.tree.store import Tree
@@ -78,9 +79,7 @@ def everything(staged: Difference) -> list[str]:
 
 
 def set_head(
-    cell: BranchCell,
-    commits: CommitLog,
-    branch_id: BranchId,
+    at: BranchAt,
     judge: Judge,
     verb: str,
     compute: Compute,
@@ -100,31 +99,31 @@ def set_head(
         RangeLocked: what changes between the heads is locked by somebody else.
         BranchGone, Contention, StoreUnavailable; and what `judge` and `compute` raise.
     """
-    stores = cell.stores
-    attempts = Attempts(cell, verb)
+    stores = at.stores
+    attempts = Attempts(at.cell, verb)
     tried = _Tried()
     while True:
         attempts.next()
-        seen = _sealed(cell, branch_id, judge)
+        seen = _sealed(at, judge)
         branch = seen.branch
         if tried.heads and (done := tried.done(stores, branch)) is not None:
-            return commits.get(done)
+            return at.commits.get(done)
         if not tried.heads:
             tried.since = branch.move_count
         applied = branch.sealed_tokens
-        head_commit = commits.get(branch.head)
+        head_commit = at.commits.get(branch.head)
         try:
-            with still_named(cell, branch_id, branch):
+            with still_named(at, branch):
                 head = stores.trees.tree(head_commit.tree_ref)
                 base = stores.trees.tree(branch.compacted) if branch.compacted else head
                 staged = in_effect(stores.trees, head, base, scan_staged(stores, applied))
         except LayersMoved:
             continue
         if blockers := in_the_way(staged):
-            if not _is_complete(cell, branch_id, applied):
+            if not _is_complete(at, applied):
                 continue
             raise UncommittedChanges(
-                f"Branch {cell.name!r} has uncommitted changes in the way: {some_paths(blockers)}.",
+                f"Branch {at.name!r} has uncommitted changes in the way: {some_paths(blockers)}.",
                 paths=blockers,
                 next="Commit or reset them first.",
             )
@@ -132,17 +131,17 @@ def set_head(
 
         def judge_all(now: BranchRecord) -> None:
             judge(now)
-            demand_held(now, cell.name, locks)
-            refuse_locked_changes(cell, now, head, new.tree, locks)  # noqa: B023 - called within this turn
+            demand_held(now, at.name, locks)
+            refuse_locked_changes(at.cell, now, head, new.tree, locks)  # noqa: B023 - called within this turn
 
         compacted = apply(stores.trees, new.tree, [staged.as_changes()]).tree.ref if len(staged) else None
         pairs = [commit_pair(new.commit)]
         if applied:
-            pairs.append(item_pair(stores, dropped(cell.name, branch, applied)))
+            pairs.append(item_pair(stores, dropped(at.name, branch, applied)))
         stores.kv.set_many(stores.records, pairs)
         why = Why(verb, new.commit.committer, stores.clock.now_us())
-        if _swap(cell, branch_id, judge_all, mark, seen, applied, new.commit.id, compacted, why, attempts, tried):
-            commits.remember(new.commit)
+        if _swap(at, judge_all, mark, seen, applied, new.commit.id, compacted, why, attempts, tried):
+            at.commits.remember(new.commit)
             return new.commit
 
 
@@ -160,15 +159,15 @@ def refuse_locked_changes(
             raise range_locked(lock, cell.name, "Everything")
 
 
-def _sealed(cell: BranchCell, branch_id: BranchId, judge: Judge) -> Seen:
+def _sealed(at: BranchAt, judge: Judge) -> Seen:
     """A record on which everything acknowledged so far is sealed.
 
     Nothing needs to be sealed if the staging token is empty in a scan that began after the call: what comes into it
     later is ordered after the move.
     """
-    seen = cell.read(branch_id)
+    seen = at.read()
     judge(seen.branch)
-    stores = cell.stores
+    stores = at.stores
     if not stores.kv.scan_page(stores.staging(seen.branch.staging_token), limit=1).keys:
         return seen
 
@@ -176,17 +175,16 @@ def _sealed(cell: BranchCell, branch_id: BranchId, judge: Judge) -> Seen:
         judge(branch)
         return seal(branch, StagingToken(new_id()))
 
-    return update(cell, branch_id, transition)
+    return update(at, transition)
 
 
-def _is_complete(cell: BranchCell, branch_id: BranchId, scanned: tuple[StagingToken, ...]) -> bool:
+def _is_complete(at: BranchAt, scanned: tuple[StagingToken, ...]) -> bool:
     """Whether tokens that were scanned are all on record still, so that nobody was deleting from them meanwhile."""
-    return set(scanned) <= set(cell.read(branch_id).branch.tokens)
+    return set(scanned) <= set(at.read().branch.tokens)
 
 
 def _swap(
-    cell: BranchCell,
-    branch_id: BranchId,
+    at: BranchAt,
     judge: Judge,
     mark: Mark,
     seen: Seen,
@@ -206,65 +204,65 @@ def _swap(
         try:
             judge(now.branch)
             moved = move_head(now.branch, seen.branch, applied, head, compacted, why)
-            cell.swap(now, mark(moved, head))
+            at.cell.swap(now, mark(moved, head))
             return True
         except LayersMoved:
             return False
         except Moved:
             attempts.again()
-            now = cell.read(branch_id)
+            now = at.read()
         except OutcomeUnknown as unknown:
             tried.heads.add(head)
             tried.unknown = unknown
-            now = read_back(cell, branch_id, unknown)
-            if tried.done(cell.stores, now.branch) is not None:
+            now = read_back(at, unknown)
+            if tried.done(at.stores, now.branch) is not None:
                 return True
             attempts.again()  # it did not happen yet; what is swapped next excludes it, or finds that it came first
 
 
-def reset_head(cell: BranchCell, branch_id: BranchId, head: CommitId, *, force: bool, commits: CommitLog) -> None:
+def reset_head(at: BranchAt, head: CommitId, *, force: bool) -> None:
     """Move the head to any commit; staged changes go.
 
     Raises:
         UncommittedChanges: something is staged in effect, and `force` is not set.
     """
-    stores = cell.stores
-    attempts = Attempts(cell, "hard reset")
+    stores = at.stores
+    attempts = Attempts(at.cell, "hard reset")
     while True:
         attempts.next()
-        seen = _sealed(cell, branch_id, lambda branch: refuse_blocked(branch, "reset", cell.name))
+        seen = _sealed(at, lambda branch: refuse_blocked(branch, "reset", at.name))
         branch = seen.branch
         if not force:
             try:
-                with still_named(cell, branch_id, branch):
-                    tree = commits.tree(branch.head)
+                with still_named(at, branch):
+                    tree = at.commits.tree(branch.head)
                     base = stores.trees.tree(branch.compacted) if branch.compacted else tree
                     staged = in_effect(stores.trees, tree, base, scan_staged(stores, branch.sealed_tokens))
             except LayersMoved:
                 continue
             if len(staged):
-                if not _is_complete(cell, branch_id, branch.sealed_tokens):
+                if not _is_complete(at, branch.sealed_tokens):
                     continue
                 blockers = everything(staged)
                 raise UncommittedChanges(
-                    f"Branch {cell.name!r} has uncommitted changes that would be lost: {some_paths(blockers)}.",
+                    f"Branch {at.name!r} has uncommitted changes that would be lost: {some_paths(blockers)}.",
                     paths=blockers,
                     next="Commit or reset them first, or pass force=True to lose them.",
                 )
         why = Why("reset", stores.committer, stores.clock.now_us())
         if force:
-            refuse_locked_ranges(branch, cell.name, [ALL])
+            refuse_locked_ranges(branch, at.name, [ALL])
         else:
-            refuse_locked_changes(cell, branch, commits.tree(branch.head), commits.tree(head))
+            refuse_locked_changes(at.cell, branch, at.commits.tree(branch.head), at.commits.tree(head))
         if force:
-            put_item(stores, dropped(cell.name, branch, branch.tokens))
+            put_item(stores, dropped(at.name, branch, branch.tokens))
             after = hard_reset(branch, head, StagingToken(new_id()), why)
         else:
             if branch.sealed_tokens:
-                put_item(stores, dropped(cell.name, branch, branch.sealed_tokens))
+                put_item(stores, dropped(at.name, branch, branch.sealed_tokens))
             after = move_head(branch, branch, branch.sealed_tokens, head, None, why)
         try:
-            cell.swap(seen, after)
+            at.cell.swap(seen, after)
             return
         except Moved:
             continue

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, TypeVar
 
-from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Moved, Seen, read_back, still_named, update
+from strandline.branch.at import BranchAt
+from strandline.branch.attempts import Attempts, read_back, still_named, update
+from strandline.branch.cell import BranchCell, Moved, Seen
 from strandline.branch.commits import CommitLog
 from strandline.branch.rules import lock_rules
 from strandline.branch.rules.lock_rules import NOBODY, Request, Withdrawn
@@ -34,7 +35,7 @@ from strandline.errors import (
     UncommittedChanges,
     some_paths,
 )
-from strandline.ids import BranchId, StagingToken, new_id
+from strandline.ids import StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.diff import diff
 from strandline.tree.rows import Entry, decode_staged
@@ -83,7 +84,7 @@ class Change:
         return [range for request in self.requests for range in request.ranges]
 
 
-def change_locks(cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: Change) -> BranchRecord:
+def change_locks(at: BranchAt, change: Change) -> BranchRecord:
     """Take and release locks, all of them or none.
 
     Returns:
@@ -96,67 +97,63 @@ def change_locks(cell: BranchCell, commits: CommitLog, branch_id: BranchId, chan
     """
     if not change.requests:
         return update(
-            cell,
-            branch_id,
-            lambda branch: lock_rules.release(branch, cell.name, change.releases, change.under),
+            at,
+            lambda branch: lock_rules.release(branch, at.name, change.releases, change.under),
         ).branch
     try:
-        seen = _pended(cell, branch_id, change)
+        seen = _pended(at, change)
     except OutcomeUnknown:
-        _withdraw_quietly(cell, branch_id, change)
+        _withdraw_quietly(at, change)
         raise
     try:
-        return _fold_and_hold(cell, commits, branch_id, seen, change)
+        return _fold_and_hold(at, seen, change)
     except BaseException:
-        _withdraw_quietly(cell, branch_id, change)
+        _withdraw_quietly(at, change)
         raise
 
 
-def _withdraw_quietly(cell: BranchCell, branch_id: BranchId, change: Change) -> None:
+def _withdraw_quietly(at: BranchAt, change: Change) -> None:
     with suppress(StrandlineError):  # whoever finds it pending for long takes it off
-        withdraw(cell, branch_id, change.ids)
+        withdraw(at, change.ids)
 
 
-def _pended(cell: BranchCell, branch_id: BranchId, change: Change) -> Seen:
+def _pended(at: BranchAt, change: Change) -> Seen:
     return update(
-        cell,
-        branch_id,
+        at,
         lambda branch: lock_rules.pend(
             branch,
-            cell.name,
+            at.name,
             change.requests,
             change.releases,
             StagingToken(new_id()),
-            cell.stores.clock.now_us(),
+            at.stores.clock.now_us(),
             change.under,
         ),
     )
 
 
-def _fold_and_hold(
-    cell: BranchCell, commits: CommitLog, branch_id: BranchId, seen: Seen, change: Change
-) -> BranchRecord:
+def _fold_and_hold(at: BranchAt, seen: Seen, change: Change) -> BranchRecord:
     """Fold what is sealed, and swap it in together with the locks.
 
     Invariant: the scan began after the swap that sealed and put the locks on record, and the record that is swapped
     demands the layers that were folded: so the tree is all that was acknowledged in the ranges before the lock, and
     nothing else. Whether that is uncommitted is judged on this very tree.
     """
-    stores, trees = cell.stores, cell.stores.trees
-    attempts = Attempts(cell, "lock")
+    stores, trees = at.stores, at.stores.trees
+    attempts = Attempts(at.cell, "lock")
     for _ in range(FOLDS):
         branch = seen.branch
         applied = branch.sealed_tokens
         try:
-            with still_named(cell, branch_id, branch):
-                head = commits.tree(branch.head)
+            with still_named(at, branch):
+                head = at.commits.tree(branch.head)
                 base = trees.tree(branch.compacted) if branch.compacted else head
                 tree = apply(trees, base, scan_staged(stores, applied)).tree
         except LayersMoved:
-            seen = cell.read(branch_id)
+            seen = at.read()
             continue
-        now = cell.read(branch_id)
-        dirty = _dirty(cell, head, tree, change.ranges)
+        now = at.read()
+        dirty = _dirty(at.cell, head, tree, change.ranges)
         if dirty and change.on_dirty == "discard":
             parts = [(p.as_changes() for p in diff(trees, tree, head, r.start, r.end)) for r in change.ranges]
             tree = apply(trees, tree, chain(*parts)).tree
@@ -166,25 +163,24 @@ def _fold_and_hold(
                 continue
             if change.on_dirty == "commit" and change.commit is not None:
                 change.commit()
-                seen = cell.read(branch_id)
+                seen = at.read()
                 continue
             raise UncommittedChanges(
-                f"What is to be locked on branch {cell.name!r} has uncommitted changes: {some_paths(dirty)}.",
+                f"What is to be locked on branch {at.name!r} has uncommitted changes: {some_paths(dirty)}.",
                 paths=dirty,
                 next='Commit or reset them first, or take the lock with on_dirty="commit" or "discard".',
             )
         compacted = None if tree.id == head.id else tree.ref
-        put_item(stores, dropped(cell.name, branch, applied))
-        done = _swap(cell, branch_id, now, branch, compacted, change, attempts)
+        put_item(stores, dropped(at.name, branch, applied))
+        done = _swap(at, now, branch, compacted, change, attempts)
         if done is not None:
             return done
-        seen = cell.read(branch_id)
+        seen = at.read()
     raise attempts.given_up()
 
 
 def _swap(
-    cell: BranchCell,
-    branch_id: BranchId,
+    at: BranchAt,
     now: Seen,
     seen: BranchRecord,
     compacted: str | None,
@@ -196,19 +192,19 @@ def _swap(
     while True:
         try:
             after = lock_rules.held(now.branch, seen, seen.sealed_tokens, compacted, ids, change.releases)
-            return cell.swap(now, after).branch
+            return at.cell.swap(now, after).branch
         except LayersMoved:
             return None
         except Withdrawn:
             raise LockRejected(
-                f"The lock on branch {cell.name!r} took so long to become held that somebody took it off.",
+                f"The lock on branch {at.name!r} took so long to become held that somebody took it off.",
                 next="Repeat the call.",
             ) from None
         except Moved:
             attempts.again()
-            now = cell.read(branch_id)
+            now = at.read()
         except OutcomeUnknown as unknown:
-            now = read_back(cell, branch_id, unknown)
+            now = read_back(at, unknown)
             if set(ids) <= {lock.id for lock in lock_rules.locks_of(now.branch) if lock.state == "held"}:
                 return now.branch
 
@@ -226,46 +222,44 @@ def _dirty(cell: BranchCell, head: Tree, tree: Tree, ranges: Sequence[Range]) ->
     return found
 
 
-def withdraw(cell: BranchCell, branch_id: BranchId, ids: Collection[str]) -> None:
+def withdraw(at: BranchAt, ids: Collection[str]) -> None:
     """Take pending locks off the record: they can never become held afterwards."""
-    _without(cell, branch_id, ids, pending_only=True)
+    _without(at, ids, pending_only=True)
 
 
-def end_locks(cell: BranchCell, branch_id: BranchId, ids: Collection[str]) -> None:
+def end_locks(at: BranchAt, ids: Collection[str]) -> None:
     """Take locks off the record, whatever their state; those that are not there any more are fine."""
-    _without(cell, branch_id, ids, pending_only=False)
+    _without(at, ids, pending_only=False)
 
 
-def _without(cell: BranchCell, branch_id: BranchId, ids: Collection[str], *, pending_only: bool) -> None:
+def _without(at: BranchAt, ids: Collection[str], *, pending_only: bool) -> None:
     def transition(branch: BranchRecord) -> BranchRecord:
         return lock_rules.without_locks(branch, ids, pending_only=pending_only)
 
-    seen = cell.read(branch_id).branch
+    seen = at.read().branch
     if transition(seen) != seen:
-        update(cell, branch_id, transition)
+        update(at, transition)
 
 
 # --- waiting for a lock -----------------------------------------------------------------------------------------------
 
 
-def acquire(
-    cell: BranchCell, commits: CommitLog, branch_id: BranchId, change: Change, timeout_s: float
-) -> BranchRecord:
+def acquire(at: BranchAt, change: Change, timeout_s: float) -> BranchRecord:
     """Like `change_locks`, but wait up to `timeout_s` seconds for others: first come, first served.
 
     Raises:
         LockTimeout: it was not free in time.
     """
     if not change.requests:
-        return change_locks(cell, commits, branch_id, change)
+        return change_locks(at, change)
     mine = change.requests[0]
     slept = 0.0
     polls = 0
-    patience = _Patience(cell, branch_id)
+    patience = _Patience(at)
     try:
         while True:
             try:
-                return change_locks(cell, commits, branch_id, change)
+                return change_locks(at, change)
             except (LockRejected, LockRateExceeded) as error:
                 if timeout_s <= 0:
                     raise
@@ -275,9 +269,8 @@ def acquire(
                     ) from error
             if patience.is_time_to_say_so():
                 update(
-                    cell,
-                    branch_id,
-                    lambda branch: lock_rules.wait_for(branch, cell.name, mine, cell.stores.clock.now_us()),
+                    at,
+                    lambda branch: lock_rules.wait_for(branch, at.name, mine, at.stores.clock.now_us()),
                 )
             pause = min(timeout_s - slept, POLL_MAX_S, backoff_s(polls) + POLL_MIN_S)
             slept += patience.sleep(pause)
@@ -285,7 +278,7 @@ def acquire(
     except BaseException:
         if slept:
             with suppress(StrandlineError):  # who is silent for long leaves the queue
-                update(cell, branch_id, lambda branch: lock_rules.stop_waiting(branch, mine.id))
+                update(at, lambda branch: lock_rules.stop_waiting(branch, mine.id))
         raise
 
 
@@ -296,9 +289,8 @@ class _Patience:
     its lock never becomes held, and it is told so.
     """
 
-    def __init__(self, cell: BranchCell, branch_id: BranchId) -> None:
-        self._cell = cell
-        self._branch_id = branch_id
+    def __init__(self, at: BranchAt) -> None:
+        self._at = at
         self._slept = 0.0
         self._said = -SAY_SO_S
         self._since: dict[str, float] = {}
@@ -312,14 +304,14 @@ class _Patience:
 
     def sleep(self, seconds: float) -> float:
         """Sleep, then look around; returns the seconds."""
-        self._cell.stores.clock.sleep(seconds)
+        self._at.stores.clock.sleep(seconds)
         self._slept += seconds
-        branch = self._cell.read(self._branch_id).branch
+        branch = self._at.read().branch
         pending = [lock.id for lock in lock_rules.locks_of(branch) if lock.state == "pending"]
         self._since = {id: self._since.get(id, self._slept) for id in pending}
         silent = [id for id, since in self._since.items() if self._slept - since > PATIENCE_S]
         if silent:
-            withdraw(self._cell, self._branch_id, silent)
+            withdraw(self._at, silent)
         return seconds
 
 
@@ -345,7 +337,7 @@ def waiting_for_locks(clock: Clock, seconds: float, act: Callable[[], Result]) -
 # --- who meets a lock after having written ----------------------------------------------------------------------------
 
 
-def what_is_left(cell: BranchCell, branch_id: BranchId, pairs: Pairs, token: StagingToken) -> Pairs:
+def what_is_left(at: BranchAt, pairs: Pairs, token: StagingToken) -> Pairs:
     """Find out what became of a write whose token was sealed, and some of whose paths are locked now.
 
     While a lock is pending nobody knows yet. Once it is held, the commit that it began with says what its ranges
@@ -361,11 +353,11 @@ def what_is_left(cell: BranchCell, branch_id: BranchId, pairs: Pairs, token: Sta
         RangeLocked: it was too late, and is in no commit.
         OutcomeUnknown: its token was sealed before the lock came, and others may have committed and replaced it since.
     """
-    patience = _Patience(cell, branch_id)
+    patience = _Patience(at)
     polls = 0
     while pairs:
         keys = sorted(key for key, _ in pairs)
-        found = lock_rules.locked_key(cell.read(branch_id).branch, keys)
+        found = lock_rules.locked_key(at.read().branch, keys)
         if found is None:
             break
         lock, path = found
@@ -375,13 +367,13 @@ def what_is_left(cell: BranchCell, branch_id: BranchId, pairs: Pairs, token: Sta
             continue
         left = [(key, value) for key, value in pairs if not any(one.has(key.decode()) for one in lock.ranges)]
         there = set(pairs) - set(left)
-        if not all(_holds(cell, lock, key, value) for key, value in there):
-            refused = lock_rules.range_locked(lock, cell.name, repr(path))
+        if not all(_holds(at.cell, lock, key, value) for key, value in there):
+            refused = lock_rules.range_locked(lock, at.name, repr(path))
             if lock.sealed == token:
                 raise refused
             raise OutcomeUnknown(
                 f"{refused.what} The lock came while this was being written.",
-                safe=f"The write is not what branch {cell.name!r} shows; it is unknown whether it was for a while.",
+                safe=f"The write is not what branch {at.name!r} shows; it is unknown whether it was for a while.",
                 next="Read it back when the lock has ended.",
             )
         pairs = left

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from strandline.branch.at import BranchAt
 from strandline.branch.attempts import Attempts
-from strandline.branch.cell import BranchCell, Seen
+from strandline.branch.cell import Seen
 from strandline.branch.locking import Pairs, what_is_left
 from strandline.branch.rules.lock_rules import locked_key, refuse_locked_keys
 from strandline.branch.rules.record import refuse_blocked
 from strandline.branch.staged import write_pairs
 from strandline.errors import BranchGone, NotAllowed, OutcomeUnknown, RangeLocked, StoreUnavailable
-from strandline.ids import BranchId, StagingToken
+from strandline.ids import StagingToken
 
 Write = Callable[[bytes, Pairs], None]
 """Puts pairs into a partition; raises if that failed."""
 
 
-def stage(cell: BranchCell, branch_id: BranchId, pairs: Pairs, write: Write, fresh: Seen | None = None) -> None:
+def stage(at: BranchAt, pairs: Pairs, write: Write, fresh: Seen | None = None) -> None:
     """Write into the staging token so that the write is surely a part of the branch when this returns.
 
     Invariant: a token that is the staging token in a read begun after the write ended was not sealed before the write
@@ -36,28 +37,28 @@ def stage(cell: BranchCell, branch_id: BranchId, pairs: Pairs, write: Write, fre
     """
     has_written = False
     token = StagingToken("")
-    attempts = Attempts(cell, "write")
+    attempts = Attempts(at.cell, "write")
     while True:
         if attempts.next():
             fresh = None
         try:
-            seen = fresh or cell.read(branch_id, shared=True)
-            refuse_blocked(seen.branch, "stage", cell.name)
+            seen = fresh or at.read(shared=True)
+            refuse_blocked(seen.branch, "stage", at.name)
             if seen.branch.locks or seen.branch.whole:
                 keys = sorted(key for key, _ in pairs)
                 if not has_written:
-                    refuse_locked_keys(seen.branch, cell.name, keys)
+                    refuse_locked_keys(seen.branch, at.name, keys)
                 elif locked_key(seen.branch, keys):
-                    pairs = what_is_left(cell, branch_id, pairs, token)
+                    pairs = what_is_left(at, pairs, token)
                     if not pairs:
                         return
                     fresh = None
                     continue
             token = seen.branch.staging_token
-            write(cell.stores.staging(token), pairs)
+            write(at.stores.staging(token), pairs)
             has_written = True
-            attempts.safe = f"It is unknown whether the write is a part of branch {cell.name!r}."
-            fresh = cell.read(branch_id, shared=True)
+            attempts.safe = f"It is unknown whether the write is a part of branch {at.name!r}."
+            fresh = at.read(shared=True)
             if fresh.branch.staging_token == token:
                 return
         except BranchGone as error:
@@ -66,13 +67,13 @@ def stage(cell: BranchCell, branch_id: BranchId, pairs: Pairs, write: Write, fre
                 error.args = (" ".join((error.what, error.safe, error.next)),)
             raise
         except NotAllowed as error:
-            raise (refused_too_late(cell.name, error) if has_written else error) from None
+            raise (refused_too_late(at.name, error) if has_written else error) from None
         except OutcomeUnknown:
             raise
         except StoreUnavailable as error:
             if not has_written:
                 raise
-            raise unchecked(cell.name, error) from error
+            raise unchecked(at.name, error) from error
 
 
 def unchecked(name: str, error: StoreUnavailable) -> StoreUnavailable:
@@ -97,10 +98,10 @@ def refused_too_late(name: str, error: NotAllowed | RangeLocked) -> OutcomeUnkno
     )
 
 
-def stage_one(cell: BranchCell, branch_id: BranchId, key: bytes, value: bytes, fresh: Seen | None = None) -> None:
-    stage(cell, branch_id, [(key, value)], lambda partition, _: cell.stores.kv.set(partition, key, value), fresh)
+def stage_one(at: BranchAt, key: bytes, value: bytes, fresh: Seen | None = None) -> None:
+    stage(at, [(key, value)], lambda partition, _: at.stores.kv.set(partition, key, value), fresh)
 
 
-def stage_many(cell: BranchCell, branch_id: BranchId, pairs: Pairs) -> None:
+def stage_many(at: BranchAt, pairs: Pairs) -> None:
     """Stage any number of entries with one check of the branch; not atomic: a failed call may have staged some."""
-    stage(cell, branch_id, pairs, lambda partition, left: write_pairs(cell.stores, partition, left))
+    stage(at, pairs, lambda partition, left: write_pairs(at.stores, partition, left))

@@ -12,7 +12,8 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from strandline.branch.cell import BranchCell, update
+from strandline.branch.at import BranchAt
+from strandline.branch.attempts import update
 from strandline.branch.rules.record import BranchRecord, RefRecord, seal
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
@@ -136,7 +137,8 @@ def _fence_attach(stores: Stores, item: QueueItem) -> None:
     condemned. The caller looks afterwards whether the token made it onto the record before.
     """
     try:
-        update(BranchCell(stores, item.branch), item.branch_id, lambda branch: seal(branch, StagingToken(new_id())))
+        at = BranchAt.of(stores, item.branch, item.branch_id)
+        update(at, lambda branch: seal(branch, StagingToken(new_id())))
     except RefNotFound:
         return  # the branch is gone, and with it every attach
 

@@ -16,9 +16,10 @@ import msgspec
 from blake3 import blake3
 from msgspec.structs import replace
 
-from strandline.branch.attempts import MAX_ATTEMPTS, Attempts
-from strandline.branch.cell import BranchCell, Moved, update
-from strandline.branch.commits import Commit, CommitLog
+from strandline.branch.at import BranchAt
+from strandline.branch.attempts import MAX_ATTEMPTS, Attempts, update
+from strandline.branch.cell import Moved
+from strandline.branch.commits import Commit
 from strandline.branch.heads import Compute, InTheWay, set_head
 from strandline.branch.rules import lock_rules, writers
 from strandline.branch.rules.record import BranchRecord, WriterRecord
@@ -282,7 +283,7 @@ def forget_transactions(stores: Stores, branch_id: BranchId) -> None:
 # --- protocol ---------------------------------------------------------------------------------------------------------
 
 
-def begin(cell: BranchCell, branch_id: BranchId, who: Who, token: str, message: str) -> TransactionRecord | Repeat:
+def begin(at: BranchAt, who: Who, token: str, message: str) -> TransactionRecord | Repeat:
     """Take the next id. Every earlier open transaction of the writer is doomed by the same swap.
 
     Invariant: what the swap takes off the branch record (the last published transaction of this writer, once its
@@ -293,32 +294,32 @@ def begin(cell: BranchCell, branch_id: BranchId, who: Who, token: str, message: 
     Raises:
         NotAssigned, BranchProtected, RepositoryReadOnly, BranchGone, StoreUnavailable, Contention.
     """
-    stores = cell.stores
-    attempts = Attempts(cell, "begin")
+    stores = at.stores
+    attempts = Attempts(at.cell, "begin")
     while True:
         attempts.next()
-        seen = cell.read(branch_id)
+        seen = at.read()
         branch = seen.branch
-        writers.refuse_publisher(branch, who.name, cell.name)
+        writers.refuse_publisher(branch, who.name, at.name)
         writers.refuse_other_node(branch, who.name, who.node)
         held = branch.writers.get(who.name)
-        known = remembered(stores, branch_id, who.name) if held is None else held
+        known = remembered(stores, at.branch_id, who.name) if held is None else held
         if token:
-            done = _published_before(stores, branch_id, who.name, known, token)
+            done = _published_before(stores, at.branch_id, who.name, known, token)
             if done is not None:
                 return done
         gone = writers.to_forget(branch, who.name)
-        settle(stores, branch_id, who.name, known)
+        settle(stores, at.branch_id, who.name, known)
         if gone is not None:
-            _push_off(stores, branch_id, gone, branch.writers[gone])
+            _push_off(stores, at.branch_id, gone, branch.writers[gone])
         try:
-            cell.swap(seen, writers.begin(branch, who.name, who.node, known))
+            at.cell.swap(seen, writers.begin(branch, who.name, who.node, known))
         except Moved:
             continue
         record = TransactionRecord(
             id=branch.next_txn,
             writer=who.name,
-            branch_id=branch_id,
+            branch_id=at.branch_id,
             base=branch.head,
             last_committed=known.committed,
             begun_at=stores.clock.now_us(),
@@ -329,7 +330,7 @@ def begin(cell: BranchCell, branch_id: BranchId, who: Who, token: str, message: 
         )
         # only for those who look: fences do not depend on it
         with suppress(PredicateFailed):  # somebody who doomed it has made one already
-            stores.kv.set_if(stores.records, key_of(branch_id, record.id), encode(record), ABSENT)
+            stores.kv.set_if(stores.records, key_of(at.branch_id, record.id), encode(record), ABSENT)
         return record
 
 
@@ -340,14 +341,14 @@ def _published_before(stores: Stores, branch_id: BranchId, name: str, known: Wri
     return None if raw is None else decode(Repeat, raw, f"token {token!r}")
 
 
-def published(stores: Stores, cell: BranchCell, branch_id: BranchId, name: str, token: str) -> Repeat | None:
+def published(at: BranchAt, name: str, token: str) -> Repeat | None:
     """The transaction that a writer has published with a token."""
-    held = cell.read(branch_id).branch.writers.get(name)
-    known = remembered(stores, branch_id, name) if held is None else held
-    return _published_before(stores, branch_id, name, known, token)
+    held = at.read().branch.writers.get(name)
+    known = remembered(at.stores, at.branch_id, name) if held is None else held
+    return _published_before(at.stores, at.branch_id, name, known, token)
 
 
-def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Publication) -> Commit:
+def publish(at: BranchAt, what: Publication) -> Commit:
     """Make all of a transaction visible in one swap, or say why not.
 
     Invariant: the swap is made against a record on which the transaction is the last one begun under its name, and it
@@ -362,7 +363,7 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
     who = what.who
 
     def judge(branch: BranchRecord) -> None:
-        writers.refuse_publisher(branch, who.name, cell.name)
+        writers.refuse_publisher(branch, who.name, at.name)
         writers.refuse_fenced(branch, who.name, what.id, who.node)
 
     def mark(branch: BranchRecord, head: CommitId) -> BranchRecord:
@@ -371,26 +372,24 @@ def publish(cell: BranchCell, commits: CommitLog, branch_id: BranchId, what: Pub
 
     def note(branch: BranchRecord) -> BranchRecord:
         judge(branch)
-        lock_rules.demand_held(branch, cell.name, what.locks)
+        lock_rules.demand_held(branch, at.name, what.locks)
         return mark(branch, branch.head)
 
     try:
-        done = granted(cell, branch_id, who.name, what.id, what.digest)
+        done = granted(at, who.name, what.id, what.digest)
         if done is None and what.is_empty:
-            done = update(cell, branch_id, note).branch.head
+            done = update(at, note).branch.head
         elif done is None:
-            done = set_head(
-                cell, commits, branch_id, judge, "publish", what.compute, what.in_the_way, mark, what.locks
-            ).id
+            done = set_head(at, judge, "publish", what.compute, what.in_the_way, mark, what.locks).id
     except (Fenced, TransactionClosed):
         # my own swap may have come before, with a lost reply, and even somebody else's begin after it
-        done = granted(cell, branch_id, who.name, what.id, what.digest)
+        done = granted(at, who.name, what.id, what.digest)
         if done is None:
             raise
     with suppress(StrandlineError):  # done is done; the next begin writes it down
         writer = WriterRecord(committed=what.id, commit=done, token=what.token, digest=what.digest)
-        settle(cell.stores, branch_id, who.name, writer)
-    return commits.get(done)
+        settle(at.stores, at.branch_id, who.name, writer)
+    return at.commits.get(done)
 
 
 def rebase(stores: Stores, record: TransactionRecord, base: CommitId) -> None:
@@ -407,7 +406,7 @@ def rebase(stores: Stores, record: TransactionRecord, base: CommitId) -> None:
     raise Contention(f"Others kept changing the record of transaction {record.id}.", next="Repeat the call.")
 
 
-def granted(cell: BranchCell, branch_id: BranchId, name: str, id: int, digest: str | None = None) -> CommitId | None:
+def granted(at: BranchAt, name: str, id: int, digest: str | None = None) -> CommitId | None:
     """The commit by which a transaction was published; None if it is still open.
 
     The branch record is read first: what it does not know any more was written down before.
@@ -416,16 +415,16 @@ def granted(cell: BranchCell, branch_id: BranchId, name: str, id: int, digest: s
         Fenced: it was not published, and never will be.
         TransactionClosed: it was published with other changes, by a process that had resumed it.
     """
-    branch = cell.read(branch_id).branch
+    branch = at.read().branch
     held = branch.writers.get(name)
     if held is not None and held.committed == id and held.commit:
         return _same(id, name, held.commit, held.digest, digest)
     if writers.is_last_started(branch, name, id):
         return None
-    _, record = find_record(cell.stores, branch_id, id)
+    _, record = find_record(at.stores, at.branch_id, id)
     if record is not None and record.commit:
         return _same(id, name, record.commit, record.digest, digest)
-    raise _named(cell.stores, branch_id, writers.fenced(branch, name, id))
+    raise _named(at.stores, at.branch_id, writers.fenced(branch, name, id))
 
 
 def _same(id: int, name: str, commit: CommitId, digest: str, mine: str | None) -> CommitId:
@@ -451,7 +450,7 @@ def _named(stores: Stores, branch_id: BranchId, error: Fenced) -> Fenced:
     return error
 
 
-def abort(cell: BranchCell, branch_id: BranchId, who: Who, id: int) -> None:
+def abort(at: BranchAt, who: Who, id: int) -> None:
     """Make sure that a transaction is never published.
 
     Raises:
@@ -461,35 +460,35 @@ def abort(cell: BranchCell, branch_id: BranchId, who: Who, id: int) -> None:
     def transition(branch: BranchRecord) -> BranchRecord:
         return writers.doomed(branch, who.name, id)
 
-    if not writers.is_last_started(cell.read(branch_id).branch, who.name, id):
+    if not writers.is_last_started(at.read().branch, who.name, id):
         with suppress(Fenced):
-            done = granted(cell, branch_id, who.name, id)
+            done = granted(at, who.name, id)
             if done is not None:
                 raise writers.was_published(who.name, id, done)
         return
     try:
-        update(cell, branch_id, transition)
+        update(at, transition)
     except OutcomeUnknown:
-        if writers.is_last_started(cell.read(branch_id).branch, who.name, id):
+        if writers.is_last_started(at.read().branch, who.name, id):
             raise
         with suppress(Fenced):
-            done = granted(cell, branch_id, who.name, id)
+            done = granted(at, who.name, id)
             if done is not None:
                 raise writers.was_published(who.name, id, done) from None
 
 
-def acknowledge(cell: BranchCell, branch_id: BranchId, name: str, id: int) -> TransactionRecord:
+def acknowledge(at: BranchAt, name: str, id: int) -> TransactionRecord:
     """Note that whoever ran a rejected transaction writes no more; doing it again is fine.
 
     Raises:
         TransactionClosed: it is open or committed.
     """
-    stores = cell.stores
-    _, record = find_record(stores, branch_id, id)
-    known = record or TransactionRecord(id=id, writer=name, branch_id=branch_id)
+    stores = at.stores
+    _, record = find_record(stores, at.branch_id, id)
+    known = record or TransactionRecord(id=id, writer=name, branch_id=at.branch_id)
     if known.state in ("rejected-acknowledged", "collected") and not known.commit:
         return known
-    state = effective_state(cell.read(branch_id).branch, known)
+    state = effective_state(at.read().branch, known)
     if state in ("open", "committed"):
         raise TransactionClosed(
             f"Transaction {id} of {name!r} is {state}: only a rejected one is acknowledged.",
@@ -498,14 +497,14 @@ def acknowledge(cell: BranchCell, branch_id: BranchId, name: str, id: int) -> Tr
     return advance(stores, known, "rejected-acknowledged")
 
 
-def assign(cell: BranchCell, branch_id: BranchId, name: str, node: str) -> None:
+def assign(at: BranchAt, name: str, node: str) -> None:
     """Let only one node begin and commit under a name; "" lets anyone."""
 
     def transition(branch: BranchRecord) -> BranchRecord:
         gone = writers.to_forget(branch, name)
         if gone is not None:
-            _push_off(cell.stores, branch_id, gone, branch.writers[gone])
-        known = branch.writers.get(name) or remembered(cell.stores, branch_id, name)
+            _push_off(at.stores, at.branch_id, gone, branch.writers[gone])
+        known = branch.writers.get(name) or remembered(at.stores, at.branch_id, name)
         return writers.assigned(branch, name, node, known)
 
-    update(cell, branch_id, transition)
+    update(at, transition)

@@ -16,13 +16,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.branch.at import BranchAt
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import BranchCell, Seen
 from strandline.branch.commits import CommitLog
 from strandline.branch.rules.record import BranchRecord
 from strandline.branch.staged import scan_staged, staged_window
 from strandline.errors import ObjectMissing
-from strandline.ids import BranchId
 from strandline.tree.apply import overlay_rows
 from strandline.tree.diff import Difference, Kind, cached_diff
 from strandline.tree.rows import (
@@ -44,14 +44,12 @@ from strandline.tree.store import Tree, TreeStore
 Result = TypeVar("Result")
 
 
-def consistently(cell: BranchCell, branch_id: BranchId, read: Callable[[BranchRecord], Result]) -> Result:
+def consistently(at: BranchAt, read: Callable[[BranchRecord], Result]) -> Result:
     """Do a read of the branch's layers until it is known to be valid."""
-    return consistently_seen(cell, branch_id, read)[0]
+    return consistently_seen(at, read)[0]
 
 
-def consistently_seen(
-    cell: BranchCell, branch_id: BranchId, read: Callable[[BranchRecord], Result]
-) -> tuple[Result, Seen]:
+def consistently_seen(at: BranchAt, read: Callable[[BranchRecord], Result]) -> tuple[Result, Seen]:
     """Like `consistently`, with the record that was read at the end.
 
     It is if the record was read from the store after the call began and nothing but seals happened to it until the
@@ -61,22 +59,22 @@ def consistently_seen(
     A record that is not the newest may name a tree that was replaced and collected since: what is missing is only
     missing if the record still says so.
     """
-    seen, is_fresh = cell.cached(branch_id)
-    attempts = Attempts(cell, "read")
+    seen, is_fresh = at.cell.cached(at.branch_id)
+    attempts = Attempts(at.cell, "read")
     while True:
         try:
             result = read(seen.branch)
         except ObjectMissing:
-            now = cell.read(branch_id, shared=True)
+            now = at.read(shared=True)
             if now.branch.layers == seen.branch.layers:
                 raise
         else:
-            now = cell.read(branch_id, shared=True)
+            now = at.read(shared=True)
             if now.branch.layers == seen.branch.layers:
                 return result, now
             if is_fresh and now.branch.only_sealed_since(seen.branch):
                 return result, now
-        seen, is_fresh = cell.read(branch_id) if attempts.again() else now, True
+        seen, is_fresh = at.read() if attempts.again() else now, True
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,14 +256,12 @@ def _join(parts: Sequence[Difference]) -> Difference:
     )
 
 
-def uncommitted(
-    cell: BranchCell, commits: CommitLog, branch_id: BranchId, start: str = "", end: str | None = None
-) -> Difference:
+def uncommitted(at: BranchAt, start: str = "", end: str | None = None) -> Difference:
     """The uncommitted changes of a branch in effect."""
 
     def read(branch: BranchRecord) -> Difference:
-        layers = Layers(cell, commits, branch)
-        staged = scan_staged(cell.stores, branch.tokens, start.encode(), None if end is None else end.encode())
+        layers = Layers(at.cell, at.commits, branch)
+        staged = scan_staged(at.stores, branch.tokens, start.encode(), None if end is None else end.encode())
         return in_effect(layers.trees, layers.head, layers.base, staged, start, end)
 
-    return consistently(cell, branch_id, read)
+    return consistently(at, read)

@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 from strandline.arguments import checked
 from strandline.blob import BlobNotFound
 from strandline.branch.attach import Computed, attach_changes, attach_pairs
-from strandline.branch.commit import Draft
 from strandline.branch.commit import commit as commit_branch
-from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit
+from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit, Draft
 from strandline.branch.compaction import Compaction, compact
 from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
@@ -73,7 +72,7 @@ class Branch(Writable):
 
     @property
     def id(self) -> CommitId:
-        return self._cell.read(self.branch_id).branch.head
+        return self._at.read().branch.head
 
     def _find(self, path: str, key: bytes) -> Entry | None:
         def find(record: BranchRecord) -> Entry | None:
@@ -92,10 +91,10 @@ class Branch(Writable):
     def _consistently(self, read: Callable[[BranchRecord], Result]) -> Result:
         """A consistent read; what a cached record forbids may be allowed by now, and is tried once more."""
         try:
-            return consistently(self._cell, self.branch_id, read)
+            return consistently(self._at, read)
         except RangeLocked:
-            self._cell.read(self.branch_id)
-            return consistently(self._cell, self.branch_id, read)
+            self._at.read()
+            return consistently(self._at, read)
 
     def _outside_quarantine(
         self, record: BranchRecord, rows: pa.Table, reach: bytes | None
@@ -126,7 +125,7 @@ class Branch(Writable):
         except (NotAllowed, RangeLocked):
             if is_fresh:
                 raise
-            judge(self._cell.read(self.branch_id).branch)
+            judge(self._at.read().branch)
 
     def _new_key(self, path: str) -> str:
         return new_key(self.branch_id, path)
@@ -164,9 +163,7 @@ class Branch(Writable):
         if create or if_match is not None:
             expected = if_match
             stage_if(
-                self._cell,
-                self._core.commits,
-                self.branch_id,
+                self._at,
                 path,
                 entry,
                 lambda found: found is None if expected is None else found is not None and found.checksum == expected,
@@ -212,13 +209,13 @@ class Branch(Writable):
 
     def stage(self, path: str, entry: Entry) -> None:
         """Stage an object whose bytes the caller has just written."""
-        stage_one(self._cell, self.branch_id, check_path(path), checked_staged([entry])[0])
+        stage_one(self._at, check_path(path), checked_staged([entry])[0])
 
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Stage objects whose bytes the caller has just written; not atomic. Returns their number."""
         pairs = staged_pairs(entries)
         if pairs:
-            stage_many(self._cell, self.branch_id, pairs)
+            stage_many(self._at, pairs)
         return len(pairs)
 
     def link(
@@ -271,10 +268,10 @@ class Branch(Writable):
             return layers.find_staged(key) is not None or layers.find(path, key) is not None
 
         # the only case without a tombstone: no layer holds the path, and a fresh read shows the same layers
-        known, seen = consistently_seen(self._cell, self.branch_id, is_known)
+        known, seen = consistently_seen(self._at, is_known)
         if not known:
             return False
-        stage_one(self._cell, self.branch_id, key, encode_staged(TOMBSTONE), seen)
+        stage_one(self._at, key, encode_staged(TOMBSTONE), seen)
         self._staged_tombstones(1)
         return True
 
@@ -289,7 +286,7 @@ class Branch(Writable):
         value = encode_staged(TOMBSTONE)
         pairs = [(key, value) for key in distinct_keys(list(paths))]
         if pairs:
-            stage_many(self._cell, self.branch_id, pairs)
+            stage_many(self._at, pairs)
             self._staged_tombstones(len(pairs))
         return len(pairs)
 
@@ -302,7 +299,7 @@ class Branch(Writable):
         def compute(record: BranchRecord) -> Computed:
             return Computed([(key, value) for rows in self._sealed_rows(record, prefix) for key in keys_of(rows)])
 
-        count = attach_changes(self._cell, self.branch_id, compute, [Range(*key_range(prefix))])
+        count = attach_changes(self._at, compute, [Range(*key_range(prefix))])
         self._staged_tombstones(count)
         return count
 
@@ -358,7 +355,7 @@ class Branch(Writable):
 
         with pinned(self._core.stores, [ref.id] if ref is not self else [], f"copy to {self.name}"):
             gone = [Range(*key_range(source)) if is_prefix else single(source)] if is_rename else []
-            staged = attach_changes(self._cell, self.branch_id, compute, gone)
+            staged = attach_changes(self._at, compute, gone)
         return staged // 2 if is_rename else staged
 
     def _sealed(self, record: BranchRecord, prefix: str, *, exactly: bool = False) -> list[tuple[str, Entry]]:
@@ -388,7 +385,7 @@ class Branch(Writable):
         """Stage entries, and perhaps delete what else is below a prefix, at one instant; see `Writable`."""
         new = staged_pairs(entries)
         if overwrite is None and not expect:
-            return attach_pairs(self._cell, self.branch_id, new) if new else 0
+            return attach_pairs(self._at, new) if new else 0
         written = {key for key, _ in new}
         value = encode_staged(TOMBSTONE)
 
@@ -419,12 +416,12 @@ class Branch(Writable):
                     )
             return Computed(new + gone)
 
-        return attach_changes(self._cell, self.branch_id, compute)
+        return attach_changes(self._at, compute)
 
     def uncommitted(self, prefix: str = "") -> Diff:
         """The changes that a commit would make."""
         low, high = key_range(prefix)
-        return Diff(lambda: iter([uncommitted(self._cell, self._core.commits, self.branch_id, low, high)]))
+        return Diff(lambda: iter([uncommitted(self._at, low, high)]))
 
     @logged("reset")
     def reset(self, path: str | None = None, *, prefix: str | None = None) -> None:
@@ -433,12 +430,12 @@ class Branch(Writable):
             raise UsageError("A reset takes a path or a prefix, not both.")
         if path is not None:
             check_path(path)
-            reset_range(self._cell, self._core.commits, self.branch_id, path, path + "\0")
+            reset_range(self._at, path, path + "\0")
         elif prefix:
             check_prefix(prefix)
-            reset_range(self._cell, self._core.commits, self.branch_id, *key_range(prefix))
+            reset_range(self._at, *key_range(prefix))
         else:
-            reset_all(self._cell, self.branch_id)
+            reset_all(self._at)
 
     @logged("compact")
     def compact(self, *, force: bool = False) -> Compaction:
@@ -450,11 +447,11 @@ class Branch(Writable):
             force: even if another compaction of the branch began less than a minute ago.
         """
         cool_down_s = 0 if force else COOL_DOWN_S
-        return compact(self._cell, self._core.commits, self.branch_id, cool_down_s=cool_down_s)
+        return compact(self._at, cool_down_s=cool_down_s)
 
     def reflog(self) -> Reflog:
         """The moves of the branch's head, newest first: when, by what, by whom, from where, to where."""
-        return Reflog(lambda: read_moves(self._core.stores, self._cell.read(self.branch_id).branch))
+        return Reflog(lambda: read_moves(self._core.stores, self._at.read().branch))
 
     # --- committing ---------------------------------------------------------------------------------------------------
 
@@ -474,7 +471,7 @@ class Branch(Writable):
             NothingToCommit: nothing is staged in effect and `allow_empty` is not set.
         """
         draft = self._draft(message, metadata, committer, date, allow_empty)
-        record = commit_branch(self._cell, self._core.commits, self.branch_id, draft)
+        record = commit_branch(self._at, draft)
         self._core.committed()
         return record
 
@@ -557,7 +554,7 @@ class Branch(Writable):
         """Move the head to any commit. Staged changes forbid it, unless `force` throws them away."""
         target = self._other(ref).id
         with pinned(self._core.stores, [target], f"hard reset of {self.name}"):
-            reset_head(self._cell, self.branch_id, target, force=force, commits=self._core.commits)
+            reset_head(self._at, target, force=force)
 
     @logged("import")
     def import_objects(

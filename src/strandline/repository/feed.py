@@ -75,7 +75,7 @@ class Feed:
         writer = self.shard.writer(WRITER)
         while True:
             upper = self.shard.state.upper
-            record = self._branch._cell.read(self._branch.branch_id).branch
+            record = self._branch._at.read().branch
             if upper > record.move_count:
                 return recorded
             try:

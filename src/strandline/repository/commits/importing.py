@@ -14,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from strandline.blob import BlobInfo, BlobNotFound, BlobStore, open_store
-from strandline.branch.commit import Draft
-from strandline.branch.commits import Commit, make_commit
+from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import NewHead, set_head
 from strandline.branch.rules.record import refuse_blocked
 from strandline.errors import InvalidName, NotFound, UsageError, some_paths
@@ -70,27 +69,11 @@ def import_objects(
         applied = apply(core.stores.trees, core.commits.tree(head.id), batches)
         if not applied.changed:
             raise _NothingNew
-        record = make_commit(
-            applied.tree,
-            (head,),
-            message=draft.message,
-            committer=draft.committer,
-            metadata=draft.metadata,
-            date_us=draft.date_us,
-        )
-        return NewHead(record, applied.tree)
+        return NewHead(draft.commit(applied.tree, (head,)), applied.tree)
 
     try:
-        cell = core.cell(branch.name)
-        record = set_head(
-            cell,
-            core.commits,
-            branch.branch_id,
-            lambda now: refuse_blocked(now, "commit", cell.name),
-            "import",
-            compute,
-            in_the_way,
-        )
+        at = branch._at
+        record = set_head(at, lambda now: refuse_blocked(now, "commit", at.name), "import", compute, in_the_way)
     except _NothingNew:
         return Imported(len(changes), None)
     core.committed()

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from strandline.branch.commit import Draft
-from strandline.branch.commits import Commit, make_commit
+from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import Compute, NewHead, set_head
 from strandline.branch.rules.record import Action, refuse_blocked
 from strandline.branch.view import uncommitted
@@ -80,7 +79,7 @@ def _nothing_to_merge(core: RepositoryCore, branch: Branch, source: Ref) -> Noth
     why, advice = f"{branch.name!r} already has all its commits.", ""
     from strandline.repository.branch import Branch as BranchHandle
 
-    if isinstance(source, BranchHandle) and len(uncommitted(core.cell(source.name), core.commits, source.branch_id)):
+    if isinstance(source, BranchHandle) and len(uncommitted(source._at)):
         why = "It has only uncommitted changes, and a merge brings commits."
         advice = f"Commit on {source.name!r} first."
     return NothingToMerge(f"There is nothing to merge from {source.expression!r}. {why}", next=advice)
@@ -141,15 +140,7 @@ def _merge(
 
 
 def _new_head(tree: Tree, parents: tuple[Commit, ...], draft: Draft) -> NewHead:
-    record = make_commit(
-        tree,
-        parents,
-        message=draft.message,
-        committer=draft.committer,
-        metadata=draft.metadata,
-        date_us=draft.date_us,
-    )
-    return NewHead(record, tree)
+    return NewHead(draft.commit(tree, parents), tree)
 
 
 def _changed_head(tree: Tree, head_tree: Tree, head: Commit, draft: Draft, why: str) -> NewHead:
@@ -160,8 +151,6 @@ def _changed_head(tree: Tree, head_tree: Tree, head: Commit, draft: Draft, why: 
 
 def _finish(core: RepositoryCore, branch: Branch, action: Action, verb: str, compute: Compute) -> Commit:
     name = branch.name
-    record = set_head(
-        core.cell(name), core.commits, branch.branch_id, lambda now: refuse_blocked(now, action, name), verb, compute
-    )
+    record = set_head(branch._at, lambda now: refuse_blocked(now, action, name), verb, compute)
     core.committed()
     return record

@@ -14,6 +14,7 @@ from weakref import WeakValueDictionary
 from strandline import forks, metrics
 from strandline.background import Upkeep
 from strandline.blob import Resolver
+from strandline.branch.at import BranchAt
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.compaction import compact
@@ -21,6 +22,7 @@ from strandline.branch.rules.record import BranchRecord
 from strandline.branch.sensor import Sensor
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
+from strandline.ids import BranchId
 from strandline.shards.catalog import ShardCatalog
 from strandline.shards.deciding.service import ShardService
 from strandline.shards.shard import Shard
@@ -80,6 +82,9 @@ class RepositoryCore:
                 cell = self.cells.setdefault(name, BranchCell(self.stores, name, sensor))
         return cell
 
+    def at(self, name: str, branch_id: BranchId) -> BranchAt:
+        return BranchAt(self.cell(name), self.commits, branch_id)
+
     def committed(self) -> None:
         """Now and then, after a commit, clean up after earlier ones: beside the caller, who waits for nothing."""
         if random.random() * SWEEP_EVERY_COMMITS < 1:
@@ -90,11 +95,11 @@ class RepositoryCore:
 
     def _compact(self, name: str, seen: BranchRecord) -> None:
         """Compact a branch that is as far as it was when that seemed worth it; this thread may begin much later."""
-        cell = self.cell(name)
+        at = self.at(name, seen.branch_id)
         self.upkeep.pause(COMPACT_AFTER_S)
-        if _progress(cell.read(seen.branch_id).branch) == _progress(seen):
+        if _progress(at.read().branch) == _progress(seen):
             try:
-                compact(cell, self.commits, seen.branch_id)
+                compact(at)
             except Exception:
                 metrics.compactions("failed").inc()
                 raise

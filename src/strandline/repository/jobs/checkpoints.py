@@ -57,7 +57,7 @@ class Checkpoints:
     def _resume(self) -> None:
         held = self._held
         core = held._core
-        branch = held._cell.read(held.branch_id).branch
+        branch = held._at.read().branch
         writer = branch.writers.get(held.writer)
         if writer is None or not writer.is_open:
             return

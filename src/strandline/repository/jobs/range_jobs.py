@@ -330,7 +330,7 @@ class RangeJobs:
     def _end_dead(self, job: str) -> None:
         """Doom what an earlier run of a job has left open, and its lock with it; if it lives, it is fenced."""
         branch = self._branch
-        held = branch._cell.read(branch.branch_id).branch.writers.get(f"range job {check_job(job)}")
+        held = branch._at.read().branch.writers.get(f"range job {check_job(job)}")
         if held is not None and held.is_open:
             with suppress(TransactionClosed):
                 branch.transactions.abort(held.started)
@@ -339,7 +339,7 @@ class RangeJobs:
         """What came of a job that is done."""
         branch = self._branch
         writer = f"range job {check_job(job)}"
-        done = transactions.published(branch._core.stores, branch._cell, branch.branch_id, writer, _token(job, ranges))
+        done = transactions.published(branch._at, writer, _token(job, ranges))
         return None if done is None else RangeResult(job=job, commit=done.commit, is_repeat=True)
 
     def _held(

@@ -156,7 +156,7 @@ class Held(Transaction):
         )
         releases = () if extends else self.instead_of
         change = Change([request], releases, on_dirty, self._branch.locks._commit)
-        acquire(self._cell, self._core.commits, self.branch_id, change, timeout_s)
+        acquire(self._at, change, timeout_s)
         with after_taking(on_dirty):
             confirm_owners(self._core, [] if extends else [self._owner], self._let_go)
 

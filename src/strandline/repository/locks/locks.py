@@ -81,7 +81,7 @@ class Locks(Results[LockInfo]):
         return self._branch.place
 
     def _record(self) -> BranchRecord:
-        return self._branch._cell.read(self._branch.branch_id).branch
+        return self._branch._at.read().branch
 
     def __iter__(self) -> Iterator[LockInfo]:
         record = self._record()
@@ -233,7 +233,7 @@ class Locks(Results[LockInfo]):
 
     def _acquire(self, change: Change, timeout_s: float) -> BranchRecord:
         branch = self._branch
-        return acquire(branch._cell, branch._core.commits, branch.branch_id, change, timeout_s)
+        return acquire(branch._at, change, timeout_s)
 
     def _commit(self) -> None:
         with suppress(NothingToCommit):
@@ -241,7 +241,7 @@ class Locks(Results[LockInfo]):
 
     def end(self, ids: Collection[str]) -> None:
         """Take locks off the record, whatever their state; those that have ended are fine."""
-        end_locks(self._branch._cell, self._branch.branch_id, ids)
+        end_locks(self._branch._at, ids)
 
     @logged("release lock")
     def release(self, *ids: str, under: Collection[str] = ()) -> None:
@@ -253,7 +253,7 @@ class Locks(Results[LockInfo]):
         branch = self._branch
         if ids:
             change = Change(releases=ids, under=check_ids(under))
-            change_locks(branch._cell, branch._core.commits, branch.branch_id, change)
+            change_locks(branch._at, change)
 
     @logged("release range")
     def release_range(self, what: Ranges, owner: str) -> bool:

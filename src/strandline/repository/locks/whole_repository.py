@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 from msgspec.structs import replace
 
 from strandline.arguments import checked
-from strandline.branch.cell import update
+from strandline.branch.attempts import update
 from strandline.branch.locking import Change, OnDirty, acquire
 from strandline.branch.rules.lock_rules import Request, inherit, without_locks
 from strandline.branch.rules.ranges import ALL
@@ -130,10 +130,9 @@ class RepositoryLock:
             # the rules as well, read after the branch: its maker, if it lives, finds it made and leaves it alone
             return inherit(with_rules(repository_record(self._core)[1], name, record), lock)
 
-        cell = self._core.cell(name)
-        seen = cell.read().branch
+        seen = self._core.cell(name).read().branch
         if take_over(seen) != seen:
-            update(cell, seen.branch_id, take_over)
+            update(self._core.at(name, seen.branch_id), take_over)
             return
         request = Request(
             id=self.id,
@@ -146,7 +145,7 @@ class RepositoryLock:
         )
         branch = self._repository.branch(name)
         change = Change([request], on_dirty=self._on_dirty, commit=branch.locks._commit)
-        acquire(branch._cell, self._core.commits, branch.branch_id, change, self._timeout_s)
+        acquire(branch._at, change, self._timeout_s)
 
     @logged("release repository")
     def release(self) -> None:
@@ -196,4 +195,4 @@ def end_on_branches(repository: Repository, id: str) -> None:
             continue
         if record.whole.id == id or record.whole.id.startswith(BEING_MADE):
             with suppress(RefNotFound):
-                update(core.cell(name), record.branch_id, lambda seen: without_locks(seen, [id]))
+                update(core.at(name, record.branch_id), lambda seen: without_locks(seen, [id]))

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit, urlunsplit
 from msgspec.structs import replace
 
 from strandline.blob import BlobNotFound, open_store
-from strandline.branch.commits import commit_pair, make_commit
+from strandline.branch.commits import Draft, commit_pair
 from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord, Why, with_head
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import KEY_PREFIX, dropped, put_item, sweep
@@ -86,7 +86,7 @@ def create_repository(
         blobs.delete_many([namespace.MARKER])
         raise
     now = clock.now_us()
-    first = make_commit(EMPTY, (), message=FIRST_MESSAGE, committer=committer, metadata={}, date_us=now)
+    first = Draft(FIRST_MESSAGE, committer, {}, now).commit(EMPTY, ())
     kv.set_many(stores.records, [commit_pair(first)])
     branch = BranchRecord(
         branch_id=BranchId(new_id()),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
+from strandline.branch.at import BranchAt
 from strandline.branch.cell import BranchCell
 from strandline.ids import BranchId
 from strandline.repository.refs.ref import Ref
@@ -50,6 +51,10 @@ class Writable(Ref):
     @property
     def _cell(self) -> BranchCell:
         return self._core.cell(self.name)
+
+    @property
+    def _at(self) -> BranchAt:
+        return self._core.at(self.name, self.branch_id)
 
     @property
     def is_repeat(self) -> bool:

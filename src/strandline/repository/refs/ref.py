@@ -344,8 +344,7 @@ class StagedRef(Ref):
         return rows.combine_chunks(), None
 
     def _differences(self, start: str, end: str | None) -> Difference:
-        cell = self._core.cell(self._target.name)
-        return uncommitted(cell, self._core.commits, self._target.branch_id, start, end)
+        return uncommitted(self._core.at(self._target.name, self._target.branch_id), start, end)
 
 
 def key_range(prefix: str) -> tuple[str, str | None]:

@@ -106,7 +106,7 @@ class Writers(Results[WriterInfo]):
         """Let only one node begin and commit under a name; "" lets anyone."""
         writers.check_writer_name(name)
         check_text(node, "A node's name")
-        transactions.assign(self._branch._cell, self._branch.branch_id, name, node)
+        transactions.assign(self._branch._at, name, node)
 
     @logged("retire writer")
     def retire(self, name: str, *, quiet_s: float = 0.0, revoke: Callable[[], object] | None = None) -> None:
@@ -173,7 +173,7 @@ class Transactions(Results[TransactionInfo]):
         record = self._find(id)
         branch = self._branch
         who = Who(record.writer, record.node, record.process)
-        transactions.abort(branch._cell, branch.branch_id, who, id)
+        transactions.abort(branch._at, who, id)
         if (
             transactions.effective_state(_record(branch), self._find(id)) == "rejected-pending"
             and record.state == "open"
@@ -192,7 +192,7 @@ class Transactions(Results[TransactionInfo]):
         """
         record = self._find(id)
         self._wait_until_quiet(id, quiet_s)
-        transactions.acknowledge(self._branch._cell, self._branch.branch_id, record.writer, id)
+        transactions.acknowledge(self._branch._at, record.writer, id)
 
     def _wait_until_quiet(self, id: int, quiet_s: float) -> None:
         if quiet_s <= 0:
@@ -224,7 +224,7 @@ class Transactions(Results[TransactionInfo]):
         core = branch._core
         record = self._find(id)
         try:
-            done = transactions.granted(branch._cell, branch.branch_id, record.writer, id)
+            done = transactions.granted(branch._at, record.writer, id)
         except Fenced:
             self.acknowledge(id)
             return self[id]
@@ -261,7 +261,7 @@ class Transactions(Results[TransactionInfo]):
 
 
 def _record(branch: Branch) -> BranchRecord:
-    record: BranchRecord = branch._cell.read(branch.branch_id).branch
+    record: BranchRecord = branch._at.read().branch
     return record
 
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, NoReturn, Self
@@ -14,7 +15,7 @@ import msgspec
 
 from strandline.arguments import checked
 from strandline.branch import transactions
-from strandline.branch.commits import Commit, make_commit
+from strandline.branch.commits import Commit
 from strandline.branch.heads import NewHead
 from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
 from strandline.branch.rules import writers
@@ -215,8 +216,8 @@ class Transaction(Overlay):
                 raise TransactionClosed(f"{self!r} was begun before.", next="Make another with branch.transaction(…).")
             self._refuse_twice()
             if self._locks:
-                demand_held(self._cell.read(self.branch_id).branch, self.name, self._locks)
-            begun = transactions.begin(self._cell, self.branch_id, self._who, self._token, self._draft.message)
+                demand_held(self._at.read().branch, self.name, self._locks)
+            begun = transactions.begin(self._at, self._who, self._token, self._draft.message)
             if isinstance(begun, Repeat):
                 self._repeats(begun)
                 return self
@@ -300,7 +301,7 @@ class Transaction(Overlay):
         if self.phase != "open":
             return False
         try:
-            branch = self._cell.read(self.branch_id).branch
+            branch = self._at.read().branch
         except StrandlineError:
             return False
         return writers.is_last_started(branch, self.writer, self.transaction_id)
@@ -316,14 +317,14 @@ class Transaction(Overlay):
             if self.phase in ("aborted", "fenced", "repeat", "new"):
                 return
             self._demand_open()
-            transactions.abort(self._cell, self.branch_id, self._who, self.transaction_id)
+            transactions.abort(self._at, self._who, self.transaction_id)
             self.phase = "aborted"
             self._acknowledge()
 
     def _acknowledge(self) -> None:
         """Note that this process writes no more in it; if that fails, an operator or `recover` can."""
         try:
-            transactions.acknowledge(self._cell, self.branch_id, self.writer, self.transaction_id)
+            transactions.acknowledge(self._at, self.writer, self.transaction_id)
         except StrandlineError:
             return
 
@@ -370,7 +371,7 @@ class Transaction(Overlay):
                 commit = waiting_for_locks(
                     self._core.stores.clock,
                     self._lock_patience_s,
-                    lambda: transactions.publish(self._cell, self._core.commits, self.branch_id, publication),
+                    lambda: transactions.publish(self._at, publication),
                 )
             except (Conflict, NotAllowed, RangeLocked):
                 self._drop_manifest(digest)
@@ -483,16 +484,9 @@ class Transaction(Overlay):
             told["strandline.token"] = self._token
         if self.position is not None:
             told["strandline.position"] = self.position
-        draft = self._draft
-        record = make_commit(
-            tree,
-            (head,),
-            message=draft.message,
-            committer=draft.committer,
-            metadata={**draft.metadata, **told},
-            date_us=self._core.stores.clock.now_us(),
-        )
-        return NewHead(record, tree)
+        now_us = self._core.stores.clock.now_us()
+        draft = replace(self._draft, metadata={**self._draft.metadata, **told}, date_us=now_us)
+        return NewHead(draft.commit(tree, (head,)), tree)
 
     def _contradicted(self, paths: list[str]) -> Conflict:
         return Conflict(
@@ -534,7 +528,7 @@ class Transaction(Overlay):
             if self._bytes < most or self._under_way:
                 return  # another thread has, or is writing: what it writes belongs to this transaction
             self.commit()
-            begun = transactions.begin(self._cell, self.branch_id, self._who, "", self._draft.message)
+            begun = transactions.begin(self._at, self._who, "", self._draft.message)
             assert not isinstance(begun, Repeat)
             self._opened(begun.id, CommitId(begun.base))
 
@@ -609,7 +603,7 @@ class Transaction(Overlay):
         if self.phase != "open" or self.is_open():
             return
         try:
-            transactions.granted(self._cell, self.branch_id, self.writer, self.transaction_id)
+            transactions.granted(self._at, self.writer, self.transaction_id)
         except Fenced as fenced:
             self._fence()
             raise fenced from error
@@ -675,7 +669,7 @@ def resume(branch: Branch, body: bytes, name: str) -> Transaction:
         metadata=facts.metadata,
         committer=facts.committer,
     )
-    done = transactions.granted(branch._cell, branch.branch_id, facts.writer, facts.id)
+    done = transactions.granted(branch._at, facts.writer, facts.id)
     if done is not None:
         raise writers.was_published(facts.writer, facts.id, done)
     transaction._restore(facts, changes)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from blake3 import blake3
 
 from strandline.blob import BlobNotFound
-from strandline.branch.cell import BranchCell
+from strandline.branch.at import BranchAt
 from strandline.branch.commits import CommitLog
 from strandline.branch.reflog import read_moves
 from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord
@@ -152,7 +152,7 @@ class _Fsck:
         return heads, trees
 
     def _branch(self, name: str, record: BranchRecord, heads: list[CommitId], trees: dict[TreeRef, str]) -> None:
-        cell = BranchCell(self._core.stores, name)
+        at = BranchAt.of(self._core.stores, name, record.branch_id)
 
         def read(now: BranchRecord) -> tuple[BranchRecord, list[pa.Table], int]:
             rows, count = [], 0
@@ -162,7 +162,7 @@ class _Fsck:
             return now, rows, count
 
         try:
-            now, staged, count = consistently(cell, record.branch_id, read)
+            now, staged, count = consistently(at, read)
         except BranchGone:
             return
         except (FormatError, Contention) as error:

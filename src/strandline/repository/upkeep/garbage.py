@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from strandline.blob import BlobNotFound
 from strandline.branch import transactions
-from strandline.branch.cell import BranchCell, update
+from strandline.branch.at import BranchAt
+from strandline.branch.attempts import update
 from strandline.branch.reflog import read_moves
 from strandline.branch.rules.lock_rules import locks_of
 from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord, seal
@@ -284,14 +285,14 @@ class Collector:
         """Seal, and read what was sealed. It counts if all of it is on record still when it has been read, so that
         nobody was deleting from it. What has been committed since is in the head that is read at the end.
         """
-        cell = BranchCell(self._stores, name)
+        at = BranchAt.of(self._stores, name, branch_id)
         for _ in range(SEAL_ATTEMPTS):
-            branch = cell.read(branch_id).branch
+            branch = at.read().branch
             if self._stores.kv.scan_page(self._stores.staging(branch.staging_token), limit=1).keys:
-                branch = update(cell, branch_id, lambda now: seal(now, StagingToken(new_id()))).branch
+                branch = update(at, lambda now: seal(now, StagingToken(new_id()))).branch
             for batch in scan_staged(self._stores, branch.sealed_tokens):
                 files.mark(column(batch.rows, "physical_address").drop_null())
-            now = cell.read(branch_id).branch
+            now = at.read().branch
             if set(branch.sealed_tokens) <= set(now.tokens):
                 return now
         raise Contention(

@@ -224,9 +224,7 @@ def create(actor: Actor, kind: str) -> None:
         from strandline.branch.conditional import stage_if
 
         stage_if(
-            branch._cell,
-            branch._core.commits,
-            branch.branch_id,
+            branch._at,
             CREATED,
             _entry(actor, branch, op.value),
             lambda found: found is None,

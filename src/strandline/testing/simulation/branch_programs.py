@@ -77,8 +77,7 @@ def create(actor: Actor) -> None:
     def act(branch: Any, op: Operation) -> None:
         op.values = {CREATED: op.value}
         entry = Entry(f"data/{op.value}", 1, op.value, 1)
-        commits = branch._core.commits
-        stage_if(branch._cell, commits, branch.branch_id, CREATED, entry, lambda found: found is None)
+        stage_if(branch._at, CREATED, entry, lambda found: found is None)
 
     _on_main(actor, "create", act, path=CREATED)
 

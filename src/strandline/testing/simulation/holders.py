@@ -94,7 +94,7 @@ def break_(actor: Actor, kind: str) -> None:
     op = actor.begin(kind, branch.name, branch.branch_id)
 
     def act() -> None:
-        for lock in list(locks_of(branch._cell.read(branch.branch_id).branch)):
+        for lock in list(locks_of(branch._at.read().branch)):
             if lock.transaction:
                 branch.transactions.abort(lock.transaction)
             branch.locks.end([lock.id])
