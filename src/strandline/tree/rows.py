@@ -179,8 +179,12 @@ class Changes:
         return column(self.rows, "path")
 
 
+_EMPTY = SCHEMA.empty_table()
+
+
 def empty_rows() -> pa.Table:
-    return SCHEMA.empty_table()
+    """No rows: always the same table, since making one takes longer than looking into a range."""
+    return _EMPTY
 
 
 def column(table: pa.Table, name: str) -> Any:
