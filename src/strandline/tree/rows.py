@@ -179,7 +179,7 @@ class Changes:
         return column(self.rows, "path")
 
 
-_EMPTY = SCHEMA.empty_table()
+_EMPTY = pa.Table.from_arrays([pa.nulls(0, one.type) for one in SCHEMA], schema=SCHEMA)  # `empty_table` loads pandas
 
 
 def empty_rows() -> pa.Table:
