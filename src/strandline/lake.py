@@ -43,6 +43,7 @@ from strandline.operations import logged, warning
 from strandline.repository.core.namespace import MARKER, adopt, drop_reader, read_marker
 from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.handles import open_ref
 from strandline.repository.names.repositories import (
     create_repository,
     delete_repository,
@@ -398,6 +399,7 @@ class Lake:
                     commits=CommitLog(stores),
                     resolver=Resolver(stores.trees.blobs),
                     reopen=(_reopen_repository, (portable(self._settings), record.name, record.id)),
+                    open_ref=open_ref,
                     upkeep=self._upkeep,
                     compacts=self._settings.compaction,
                     shard_service=self._shard_service,

@@ -14,7 +14,7 @@ from strandline.repository.core import namespace, promises
 from strandline.repository.core.record import blocked_actions
 from strandline.repository.core.retention import DAY_US, Retention
 from strandline.repository.names import branches
-from strandline.repository.repository import Repository
+from strandline.repository.names.settings import change_settings
 from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
@@ -66,15 +66,14 @@ def test_a_branch_that_was_deleted_meanwhile_does_not_stay_the_default(
     one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = two.main.create_branch("other")
-    change = Repository._change
 
-    def deleted_then(self: Repository, *arguments: Any, **options: Any) -> None:
-        change(self, *arguments, **options)
-        monkeypatch.setattr(Repository, "_change", change)
+    def deleted_then(*arguments: Any, **options: Any) -> None:
+        change_settings(*arguments, **options)
+        monkeypatch.undo()
         stores = other._core.stores  # a deletion that had looked at the settings before
         stores.kv.delete(stores.refs, b"other")
 
-    monkeypatch.setattr(Repository, "_change", deleted_then)
+    monkeypatch.setattr("strandline.repository.repository.change_settings", deleted_then)
     with pytest.raises(NotAllowed):
         one.repo.set_default_branch("other")
     assert two.repo.settings.default_branch == "main"

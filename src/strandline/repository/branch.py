@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import IO, Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,7 +16,7 @@ from strandline.arguments import checked
 from strandline.blob import BlobNotFound
 from strandline.branch.attach import Computed, attach_changes, attach_pairs
 from strandline.branch.commit import commit as commit_branch
-from strandline.branch.commits import MESSAGE_MAX_CHARS, Commit, Draft
+from strandline.branch.commits import Commit
 from strandline.branch.compaction import Compaction, compact
 from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
@@ -28,16 +28,22 @@ from strandline.branch.rules.ranges import Range, as_ranges, single
 from strandline.branch.rules.record import COOL_DOWN_S, BranchRecord, LockMode, refuse_blocked
 from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, Result, consistently, consistently_seen, uncommitted
-from strandline.clock import to_us
 from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked, UsageError, some_paths
-from strandline.ids import CommitId, check_committer, check_path, check_paths, check_prefix, encoded, new_id
+from strandline.ids import CommitId, check_path, check_paths, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.parallel import in_parallel
+from strandline.repository.commits.drafts import make_draft
+from strandline.repository.commits.importing import Imported, import_objects
 from strandline.repository.commits.merging import MergeStrategy, cherry_pick, merge_into, revert
 from strandline.repository.core.physical import new_key, write_folder
 from strandline.repository.core.promises import announce_links, pinned
+from strandline.repository.core.texts import check_metadata
+from strandline.repository.feed import Feed
+from strandline.repository.jobs.range_jobs import RangeJobs
+from strandline.repository.locks.held import Held, LockOptions
 from strandline.repository.locks.locks import Locks, Ranges, check_ids
-from strandline.repository.objects.upload import Content, ObjectWriter, check_metadata, upload
+from strandline.repository.names.branches import create_branch
+from strandline.repository.objects.upload import Content, ObjectWriter, upload
 from strandline.repository.objects.writable import Overwrite, Writable
 from strandline.repository.refs.differences import Diff
 from strandline.repository.refs.exporting import checked_path
@@ -45,14 +51,9 @@ from strandline.repository.refs.ref import Ref, key_range
 from strandline.repository.refs.reflog import Reflog
 from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.operators import Transactions, Writers
-from strandline.repository.transactions.transaction import OnStaged, Transaction, resume
+from strandline.repository.transactions.options import OnStaged, TransactionOptions
+from strandline.repository.transactions.transaction import Transaction, resume
 from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, column, encode_staged, entries_of
-
-if TYPE_CHECKING:
-    from strandline.repository.commits.importing import Imported
-    from strandline.repository.feed import Feed
-    from strandline.repository.jobs.range_jobs import RangeJobs
-    from strandline.repository.locks.held import Held
 
 READ_WINDOW_ROWS = 50_000
 
@@ -470,34 +471,10 @@ class Branch(Writable):
         Raises:
             NothingToCommit: nothing is staged in effect and `allow_empty` is not set.
         """
-        draft = self._draft(message, metadata, committer, date, allow_empty)
+        draft = make_draft(self._core, message, metadata, committer, date, allow_empty=allow_empty)
         record = commit_branch(self._at, draft)
         self._core.committed()
         return record
-
-    def _draft(
-        self,
-        message: str,
-        metadata: Mapping[str, str] | None,
-        committer: str | None,
-        date: datetime | None,
-        allow_empty: bool = False,
-    ) -> Draft:
-        if not isinstance(message, str) or not message.strip() or len(message) > MESSAGE_MAX_CHARS:
-            raise UsageError(
-                f"A commit needs a message of 1 to {MESSAGE_MAX_CHARS:,} characters.",
-                next="Say what the commit changes and why.",
-            )
-        check_metadata(metadata)
-        stores = self._core.stores
-        moment = stores.clock.now_us() if date is None else to_us(date)
-        return Draft(
-            message,
-            check_committer(committer) if committer else stores.committer,
-            dict(metadata or {}),
-            moment,
-            allow_empty,
-        )
 
     @logged("merge")
     def merge(
@@ -524,8 +501,8 @@ class Branch(Writable):
         """
         other = self._other(source)
         text = message if message is not None else f"Merge {other.expression} into {self.name}"
-        draft = self._draft(text, metadata, committer, date)
-        return merge_into(self._core, self, other, draft, strategy, squash)
+        draft = make_draft(self._core, text, metadata, committer, date)
+        return merge_into(self._core, self._at, other, draft, strategy, squash)
 
     @logged("revert")
     def revert(
@@ -538,7 +515,7 @@ class Branch(Writable):
         """
         target = self._other(commit)
         text = message if message is not None else f"Revert {target.commit_info.message!r} ({target.id[:12]})"
-        return revert(self._core, self, target, self._draft(text, None, committer, None), parent)
+        return revert(self._core, self._at, target, make_draft(self._core, text, None, committer, None), parent)
 
     @logged("cherry-pick")
     def cherry_pick(
@@ -547,7 +524,7 @@ class Branch(Writable):
         """Commit again, here, what a commit did elsewhere."""
         target = self._other(commit)
         text = message if message is not None else target.commit_info.message
-        return cherry_pick(self._core, self, target, self._draft(text, None, committer, None), parent)
+        return cherry_pick(self._core, self._at, target, make_draft(self._core, text, None, committer, None), parent)
 
     @logged("hard reset")
     def hard_reset(self, ref: Ref | str, *, force: bool = False) -> None:
@@ -574,11 +551,9 @@ class Branch(Writable):
         Args:
             progress: called after each page of the source's listing.
         """
-        from strandline.repository.commits.importing import import_objects
-
         text = message if message is not None else f"Import {source} as {destination or '/'}"
-        draft = self._draft(text, metadata, committer, None)
-        return import_objects(self._core, self, str(source), destination, draft, progress)
+        draft = make_draft(self._core, text, metadata, committer, None)
+        return import_objects(self._core, self._at, str(source), destination, draft, progress)
 
     # --- transactions -------------------------------------------------------------------------------------------------
 
@@ -614,13 +589,12 @@ class Branch(Writable):
             locks: ids of locks that are held: what they cover may be changed. They stay.
             lock_patience_s: how long `commit` waits for locks of others before it fails with `RangeLocked`.
         """
-        return Transaction(
-            self,
-            writer,
-            message if message is not None else f"Transaction of {writer}",
+        options = TransactionOptions(
+            writer=writer,
+            message=message if message is not None else f"Transaction of {writer}",
             token=token,
             node=node,
-            expect_unchanged=(expect_unchanged,) if isinstance(expect_unchanged, str) else expect_unchanged,
+            expect_unchanged=(expect_unchanged,) if isinstance(expect_unchanged, str) else tuple(expect_unchanged),
             on_staged=on_staged,
             position=position,
             max_uncommitted_bytes=max_uncommitted_bytes,
@@ -629,6 +603,7 @@ class Branch(Writable):
             locks=check_ids(locks),
             lock_patience_s=lock_patience_s,
         )
+        return Transaction(self._core, self._at, options, self._target.commit)
 
     def lock(
         self,
@@ -660,7 +635,8 @@ class Branch(Writable):
         Raises:
             LockInvalid, LockRejected, LockTimeout, UncommittedChanges: when the block is entered.
         """
-        return self._held(as_ranges(what), owner, mode, timeout_s, on_dirty, message, writer, token, metadata)
+        options = LockOptions(owner, mode, timeout_s, on_dirty, message, writer, token, metadata)
+        return Held(self._core, self._at, as_ranges(what), options, self._target.commit)
 
     def lock_all(
         self,
@@ -673,46 +649,18 @@ class Branch(Writable):
         writer: str | None = None,
     ) -> Held:
         """Freeze the whole branch; arguments are those of `lock`. Locks on ranges keep their records, and rest."""
-        return self._held(None, owner, mode, timeout_s, on_dirty, message, writer, "", None)
-
-    def _held(
-        self,
-        what: Ranges | None,
-        owner: str,
-        mode: LockMode,
-        timeout_s: float,
-        on_dirty: OnDirty,
-        message: str | None,
-        writer: str | None,
-        token: str,
-        metadata: Mapping[str, str] | None,
-    ) -> Held:
-        from strandline.repository.locks.held import Held
-
-        return Held(
-            self,
-            what,
-            owner=owner,
-            mode=mode,
-            timeout_s=timeout_s,
-            on_dirty=on_dirty,
-            message=message,
-            writer=writer,
-            token=token,
-            metadata=metadata,
-        )
+        options = LockOptions(owner, mode, timeout_s, on_dirty, message, writer)
+        return Held(self._core, self._at, None, options, self._target.commit)
 
     @property
     def ranges(self) -> RangeJobs:
         """Jobs on ranges that are frozen meanwhile: load, restore, move, export."""
-        from strandline.repository.jobs.range_jobs import RangeJobs
-
-        return RangeJobs(self)
+        return RangeJobs(self._core, self._at)
 
     @property
     def locks(self) -> Locks:
         """The locks on ranges of this branch: to look at, take, extend, and release by their ids."""
-        return Locks(self)
+        return Locks(self._core, self._at)
 
     def resume(self, path: str | Path) -> Transaction:
         """Go on with an open transaction of a driver that was restarted, from what its `save` wrote.
@@ -724,31 +672,28 @@ class Branch(Writable):
             body = checked_path(path).read_bytes()
         except OSError as error:
             raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}.", next="Begin anew.") from error
-        return resume(self, body, str(path))
+        return resume(self._core, self._at, body, str(path))
 
     @property
     def transactions(self) -> Transactions:
         """The transactions on record, and what an operator can do to them."""
-        return Transactions(self)
+        return Transactions(self._core, self._at)
 
     @property
     def feed(self) -> Feed:
         """The branch's changes, move by move, as a shard that queries follow."""
-        from strandline.repository.feed import Feed
-
-        return Feed(self)
+        return Feed(self._core, self._at)
 
     @property
     def writers(self) -> Writers:
         """The names under which transactions are made: what they committed last, and who may use them."""
-        return Writers(self)
+        return Writers(self._core, self._at)
 
     @logged("create branch")
     def create_branch(self, name: str, *, exist_ok: bool = False) -> Branch:
         """Make a branch at this one's head; staged changes stay here."""
-        from strandline.repository.names.branches import create_branch
-
-        return create_branch(self._core, name, self, exist_ok=exist_ok)
+        made = create_branch(self._core, name, self, exist_ok=exist_ok)
+        return Branch(self._core, name, made)
 
 
 class _TextWriter(io.TextIOWrapper):

@@ -7,26 +7,24 @@ and several at once.
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.arguments import checked
+from strandline.branch.at import BranchAt
 from strandline.branch.reflog import read_moves
 from strandline.branch.rules.record import BranchRecord, HeadMove
 from strandline.errors import Conflict, OutcomeUnknown, UpperMismatch, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
+from strandline.repository.core.repository_core import RepositoryCore
 from strandline.shards.handles.writer import Writer
 from strandline.shards.rows.codec import TIME
 from strandline.shards.rows.updates import concatenated
 from strandline.shards.shard import Shard
 from strandline.tree.diff import diff
 from strandline.tree.rows import SCHEMA as OBJECTS
-
-if TYPE_CHECKING:
-    from strandline.repository.branch import Branch
 
 SCHEMA = pa.schema(
     [
@@ -50,17 +48,17 @@ class Feed:
         shard: its times are the numbers of the head's moves; the files at the first commit are added at its first time.
     """
 
-    def __init__(self, branch: Branch) -> None:
-        self._branch = branch
-        self._core = branch._core
-        self.shard: Shard = self._core.shards.get(f"_feed-{branch.branch_id}", SCHEMA, key=["path"])
+    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
+        self._core = core
+        self._at = at
+        self.shard: Shard = core.shards.get(f"_feed-{at.branch_id}", SCHEMA, key=["path"])
 
     def __repr__(self) -> str:
-        return f"<Feed of {self._branch!r}>"
+        return f"<Feed of {self.place}>"
 
     @property
     def place(self) -> str:
-        return f"{self._core.name}/{self._branch.name}"
+        return f"{self._core.name}/{self._at.name}"
 
     @logged("record changes")
     def record(self) -> int:
@@ -75,7 +73,7 @@ class Feed:
         writer = self.shard.writer(WRITER)
         while True:
             upper = self.shard.state.upper
-            record = self._branch._at.read().branch
+            record = self._at.read().branch
             if upper > record.move_count:
                 return recorded
             try:
@@ -99,7 +97,7 @@ class Feed:
         moves: list[HeadMove] = list(islice(read_moves(self._core.stores, record), missing))
         if len(moves) < missing:
             raise Conflict(
-                f"The head of {self._branch.name!r} moved {missing:,} times since changes were last recorded, and the "
+                f"The head of {self._at.name!r} moved {missing:,} times since changes were last recorded, and the "
                 f"reflog keeps {len(moves):,}.",
                 next="Record more often. To begin anew, delete the shard: repository.delete_shard("
                 f"{self.shard.name!r}).",

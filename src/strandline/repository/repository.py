@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ from strandline.branch.locking import OnDirty
 from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord, TagRecord
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
-from strandline.errors import BranchGone, NotAllowed, RefNotFound, UsageError
+from strandline.errors import NotAllowed, RefNotFound, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
 from strandline.repository.branch import Branch
@@ -29,20 +28,19 @@ from strandline.repository.core.record import (
     check_protection,
 )
 from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.locks.owners import LockOwners, swap_record
+from strandline.repository.locks.owners import LockOwners
 from strandline.repository.locks.whole_repository import RepositoryLock, release_repository
 from strandline.repository.names.branches import (
-    bring_rules,
     create_branch,
     create_tag,
     delete_branch,
     delete_tag,
     list_names,
     repository_record,
-    with_rules,
 )
+from strandline.repository.names.settings import change_settings
 from strandline.repository.refs.history import merge_base
-from strandline.repository.refs.ref import Ref, open_ref
+from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import Results
 from strandline.repository.upkeep.fsck import Audit, fsck
 from strandline.repository.upkeep.gc import GarbageCollection
@@ -120,7 +118,8 @@ class Repository:
         Raises:
             InvalidRef, RefNotFound.
         """
-        return open_ref(self._core, expression)
+        found: Ref = self._core.open(expression)
+        return found
 
     def branch(self, name: str) -> Branch:
         """A branch.
@@ -128,7 +127,7 @@ class Repository:
         Raises:
             RefNotFound: there is no such branch.
         """
-        found = open_ref(self._core, name)
+        found = self._core.open(name)
         if not isinstance(found, Branch):
             raise RefNotFound(f"{name!r} is not a branch.", next="Use repository.ref() to read it.")
         return found
@@ -147,7 +146,8 @@ class Repository:
         Raises:
             AlreadyExists: the name belongs to a branch or a tag.
         """
-        return create_branch(self._core, name, self._source(source), exist_ok=exist_ok)
+        made = create_branch(self._core, name, self._source(source), exist_ok=exist_ok)
+        return Branch(self._core, name, made)
 
     def _source(self, source: Ref | str | None) -> Ref:
         if source is None:
@@ -249,11 +249,12 @@ class Repository:
                 raise UsageError(f"A repository has at most {MAX_PROTECTIONS} protections.", next="Use wider patterns.")
             return replace(record, protections=(*others, rule))
 
-        self._change(change, is_about_rules=True)
+        change_settings(self._core, change, is_about_rules=True)
 
     def unprotect(self, pattern: str) -> None:
         """Remove the protection that was made with this very pattern."""
-        self._change(
+        change_settings(
+            self._core,
             lambda record: replace(
                 record, protections=tuple(rule for rule in record.protections if rule.pattern != pattern)
             ),
@@ -266,50 +267,29 @@ class Repository:
 
     def set_read_only(self, read_only: bool = True) -> None:
         """Refuse every change of every branch and tag, or allow them again."""
-        self._change(lambda record: replace(record, read_only=read_only), is_about_rules=True)
+        change_settings(self._core, lambda record: replace(record, read_only=read_only), is_about_rules=True)
 
     def set_default_branch(self, name: str) -> None:
         """Make a branch the one that new branches start from; it cannot be deleted while it is."""
         self.branch(name)
         before = self.settings.default_branch
-        self._change(lambda record: replace(record, default_branch=name))
+        change_settings(self._core, lambda record: replace(record, default_branch=name))
         try:
             self.branch(name)  # a deletion that was under way has looked at the settings before this change
         except RefNotFound:
-            self._change(lambda record: replace(record, default_branch=before))
+            change_settings(self._core, lambda record: replace(record, default_branch=before))
             raise NotAllowed(f"Branch {name!r} was deleted meanwhile.", safe=f"The default is {before!r}.") from None
-
-    def _change(self, change: Callable[[RepositoryRecord], RepositoryRecord], *, is_about_rules: bool = False) -> None:
-        """Swap the repository's record, then bring the new rules onto every branch record.
-
-        A change of rules that changes nothing may be the repetition of one whose process died before it had come to all
-        branches: then it concerns them all.
-        """
-        before: list[RepositoryRecord] = []
-
-        def noted(record: RepositoryRecord) -> RepositoryRecord:
-            before[:] = [record]
-            return change(record)
-
-        after = swap_record(self._core, noted)
-        for name, branch in list_names(self._core, "branch"):
-            assert isinstance(branch, BranchRecord)
-            old, new = (with_rules(rules, name, branch) for rules in (before[-1], after))
-            is_concerned = old != new or (is_about_rules and before[-1] == after)
-            if is_concerned or new != branch:
-                with suppress(BranchGone, RefNotFound):  # deleted meanwhile
-                    bring_rules(self._core, name, branch, is_concerned=is_concerned)
 
     @property
     def lock_owners(self) -> LockOwners:
         """Who may hold locks on branches, and what for."""
-        return LockOwners(self)
+        return LockOwners(self._core)
 
     def lock_all(
         self, *, owner: str, mode: LockMode = "exclusive", timeout_s: float = 0.0, on_dirty: OnDirty = "fail"
     ) -> RepositoryLock:
         """Freeze all branches, present and future. Use it with `with`, or call `take` and `release`."""
-        return RepositoryLock(self, owner, mode, timeout_s, on_dirty)
+        return RepositoryLock(self._core, owner, mode, timeout_s, on_dirty)
 
     @property
     def lock(self) -> LockRecord | None:
@@ -319,7 +299,7 @@ class Repository:
     @logged("release repository")
     def release_lock(self) -> bool:
         """End the lock on all branches, whoever holds it; whether there was one."""
-        return release_repository(self)
+        return release_repository(self._core)
 
     # --- upkeep -------------------------------------------------------------------------------------------------------
 
@@ -336,7 +316,7 @@ class Repository:
     @property
     def gc(self) -> GarbageCollection:
         """Retention rules, and the collection of what nothing refers to."""
-        return GarbageCollection(self)
+        return GarbageCollection(self._core)
 
     @logged("fsck")
     def fsck(self, progress: Callable[[], object] = lambda: None, *, content: bool = False) -> Audit:

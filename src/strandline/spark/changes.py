@@ -13,7 +13,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from strandline.errors import CommitExpired, InvalidRef, RefNotFound, TableNotFound
 from strandline.repository.branch import Branch
 from strandline.repository.feed import SCHEMA
-from strandline.repository.refs.ref import open_ref
 from strandline.repository.refs.results import ObjectInfo
 from strandline.repository.repository import Repository
 from strandline.shards.rows.codec import DIFF
@@ -125,7 +124,7 @@ class _Records:
     def _at(self, commit: str, sign: int) -> TableRecord | None:
         if (commit, sign) not in self._known:
             try:
-                ref = open_ref(self._table.ref._core, commit if sign > 0 else f"{commit}~1")
+                ref = self._table.ref._core.open(commit if sign > 0 else f"{commit}~1")
                 self._known[commit, sign] = ref.table(self._table.path).find_record()[1]
             except (InvalidRef, RefNotFound, CommitExpired):  # the first commit has none before; old ones expire
                 self._known[commit, sign] = None

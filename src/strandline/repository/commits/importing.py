@@ -7,13 +7,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import numpy as np
 import pyarrow as pa
 
 from strandline.blob import BlobInfo, BlobNotFound, BlobStore, open_store
+from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import NewHead, set_head
 from strandline.branch.rules.record import refuse_blocked
@@ -24,9 +24,6 @@ from strandline.repository.core.repository_core import RepositoryCore
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
 from strandline.tree.rows import SCHEMA, Changes
-
-if TYPE_CHECKING:
-    from strandline.repository.branch import Branch
 
 BATCH_ROWS = 50_000
 
@@ -45,7 +42,7 @@ class _NothingNew(Exception):
 
 def import_objects(
     core: RepositoryCore,
-    branch: Branch,
+    at: BranchAt,
     source: str,
     destination: str,
     draft: Draft,
@@ -72,7 +69,6 @@ def import_objects(
         return NewHead(draft.commit(applied.tree, (head,)), applied.tree)
 
     try:
-        at = branch._at
         record = set_head(at, lambda now: refuse_blocked(now, "commit", at.name), "import", compute, in_the_way)
     except _NothingNew:
         return Imported(len(changes), None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
+from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import Compute, NewHead, set_head
 from strandline.branch.rules.record import Action, refuse_blocked
@@ -14,12 +14,9 @@ from strandline.ids import CommitId
 from strandline.repository.core.promises import pinned
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.history import merge_base
+from strandline.repository.refs.ref import Ref
 from strandline.tree.merge import Strategies, Strategy, merge
 from strandline.tree.store import EMPTY, Tree
-
-if TYPE_CHECKING:
-    from strandline.repository.branch import Branch
-    from strandline.repository.refs.ref import Ref
 
 MergeStrategy = Strategy | Mapping[str, Strategy] | None
 _STRATEGIES = ("source-wins", "dest-wins")
@@ -39,12 +36,11 @@ def check_strategies(strategy: MergeStrategy) -> Strategies:
 
 
 def merge_into(
-    core: RepositoryCore, branch: Branch, source: Ref, draft: Draft, strategy: MergeStrategy, squash: bool
+    core: RepositoryCore, at: BranchAt, source: Ref, draft: Draft, strategy: MergeStrategy, squash: bool
 ) -> Commit:
     strategies = check_strategies(strategy)
-    source_name = getattr(source, "name", None)
-    if source_name == branch.name:
-        raise UsageError(f"Branch {branch.name!r} cannot be merged into itself.", next="Name another source.")
+    if source._target.kind == "branch" and source._target.name == at.name:
+        raise UsageError(f"Branch {at.name!r} cannot be merged into itself.", next="Name another source.")
     if source._target.kind == "staged":
         raise UsageError(
             f"{source.expression!r} is only what is staged, and a merge brings commits.",
@@ -55,7 +51,7 @@ def merge_into(
     def compute(head: Commit) -> NewHead:
         base = merge_base(core.commits, head.id, source_commit.id)
         if base is not None and base.id == source_commit.id:
-            raise _nothing_to_merge(core, branch, source)
+            raise _nothing_to_merge(core, at, source)
         base_tree = EMPTY if base is None else core.commits.tree(base.id)
         tree = _merge(
             core,
@@ -71,21 +67,20 @@ def merge_into(
             return _changed_head(tree, head_tree, head, draft, "The branch has all that the source changed.")
         return _new_head(tree, (head, source_commit), draft)
 
-    with pinned(core.stores, [source_commit.id], f"merge into {branch.name}"):
-        return _finish(core, branch, "merge", "merge", compute)
+    with pinned(core.stores, [source_commit.id], f"merge into {at.name}"):
+        return _finish(core, at, "merge", "merge", compute)
 
 
-def _nothing_to_merge(core: RepositoryCore, branch: Branch, source: Ref) -> NothingToMerge:
-    why, advice = f"{branch.name!r} already has all its commits.", ""
-    from strandline.repository.branch import Branch as BranchHandle
-
-    if isinstance(source, BranchHandle) and len(uncommitted(source._at)):
+def _nothing_to_merge(core: RepositoryCore, at: BranchAt, source: Ref) -> NothingToMerge:
+    why, advice = f"{at.name!r} already has all its commits.", ""
+    target = source._target
+    if target.kind == "branch" and len(uncommitted(core.at(target.name, target.branch_id))):
         why = "It has only uncommitted changes, and a merge brings commits."
-        advice = f"Commit on {source.name!r} first."
+        advice = f"Commit on {target.name!r} first."
     return NothingToMerge(f"There is nothing to merge from {source.expression!r}. {why}", next=advice)
 
 
-def revert(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft, parent: int | None) -> Commit:
+def revert(core: RepositoryCore, at: BranchAt, target: Ref, draft: Draft, parent: int | None) -> Commit:
     undone = core.commits.get(target.id)
     before = _parent(undone, parent, "revert")
 
@@ -94,11 +89,11 @@ def revert(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft, pare
         tree = _merge(core, core.commits.tree(undone.id), tree_before, head_tree, {}, "Reverting", target)
         return _changed_head(tree, head_tree, head, draft, "The branch no longer has what this commit did.")
 
-    with pinned(core.stores, [undone.id, before], f"revert on {branch.name}"):
-        return _finish(core, branch, "commit", "revert", compute)
+    with pinned(core.stores, [undone.id, before], f"revert on {at.name}"):
+        return _finish(core, at, "commit", "revert", compute)
 
 
-def cherry_pick(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft, parent: int | None) -> Commit:
+def cherry_pick(core: RepositoryCore, at: BranchAt, target: Ref, draft: Draft, parent: int | None) -> Commit:
     picked = core.commits.get(target.id)
     before = _parent(picked, parent, "cherry-pick")
 
@@ -107,8 +102,8 @@ def cherry_pick(core: RepositoryCore, branch: Branch, target: Ref, draft: Draft,
         tree = _merge(core, tree_before, core.commits.tree(picked.id), head_tree, {}, "Picking", target)
         return _changed_head(tree, head_tree, head, draft, "The branch has all that this commit did.")
 
-    with pinned(core.stores, [picked.id, before], f"cherry-pick onto {branch.name}"):
-        return _finish(core, branch, "commit", "cherry-pick", compute)
+    with pinned(core.stores, [picked.id, before], f"cherry-pick onto {at.name}"):
+        return _finish(core, at, "commit", "cherry-pick", compute)
 
 
 def _parent(record: Commit, parent: int | None, verb: str) -> CommitId:
@@ -149,8 +144,7 @@ def _changed_head(tree: Tree, head_tree: Tree, head: Commit, draft: Draft, why: 
     return _new_head(tree, (head,), draft)
 
 
-def _finish(core: RepositoryCore, branch: Branch, action: Action, verb: str, compute: Compute) -> Commit:
-    name = branch.name
-    record = set_head(branch._at, lambda now: refuse_blocked(now, action, name), verb, compute)
+def _finish(core: RepositoryCore, at: BranchAt, action: Action, verb: str, compute: Compute) -> Commit:
+    record = set_head(at, lambda now: refuse_blocked(now, action, at.name), verb, compute)
     core.committed()
     return record

@@ -12,13 +12,12 @@ import pyarrow.parquet as pq
 from blake3 import blake3
 
 from strandline.clock import Microseconds
-from strandline.errors import Corrupted, UsageError
+from strandline.errors import Corrupted
 from strandline.ids import BranchId, CommitId
 from strandline.tree.rows import Changes, changes_from_staged, column, encode_staged, entries_of
 
 KEY = b"strandline"
 DELETED = "deleted"
-TEXT_MAX_CHARS = 4_096
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,16 +49,6 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
     rows: int | None = 0
     bytes: int = 0
-
-
-def check_text(value: object, what: str) -> str:
-    """Refuse what would make a record unreadable for everyone else."""
-    if not isinstance(value, str) or len(value) > TEXT_MAX_CHARS:
-        told = f"of {len(value):,} characters" if isinstance(value, str) else type(value).__name__
-        raise UsageError(
-            f"{what} is a str of at most {TEXT_MAX_CHARS:,} characters, not {told}.", next="Write it as text: str(…)."
-        )
-    return value
 
 
 def sorted_changes(changes: Mapping[bytes, bytes]) -> Changes:

@@ -39,6 +39,8 @@ class RepositoryCore:
 
     Attributes:
         reopen: makes the same repository in another process, from nothing secret: (callable, arguments).
+        open_ref: makes the handle of a ref. It is given from outside, since handles are made of all the rooms that
+            share a core.
         compacts: whether a branch that needs it is compacted in the background.
         shard_service: where shards are changed; None for here. `shard_upkeep` likewise.
         transactions: those that this process has begun and not ended, by branch and writer.
@@ -49,6 +51,7 @@ class RepositoryCore:
     commits: CommitLog
     resolver: Resolver
     reopen: tuple[Callable[..., Any], tuple[Any, ...]]
+    open_ref: Callable[[RepositoryCore, str, Any], Any]
     upkeep: Upkeep
     compacts: bool = True
     shard_service: ShardService | None = None
@@ -84,6 +87,14 @@ class RepositoryCore:
 
     def at(self, name: str, branch_id: BranchId) -> BranchAt:
         return BranchAt(self.cell(name), self.commits, branch_id)
+
+    def open(self, expression: str, target: Any = None) -> Any:
+        """The handle of a ref expression, a `Branch` if it names one as it stands.
+
+        Args:
+            target: what the expression was resolved to; by default it is resolved now.
+        """
+        return self.open_ref(self, expression, target)
 
     def committed(self) -> None:
         """Now and then, after a commit, clean up after earlier ones: beside the caller, who waits for nothing."""

@@ -19,6 +19,7 @@ from blake3 import blake3
 from strandline.arguments import checked
 from strandline.blob import open_store
 from strandline.branch import transactions
+from strandline.branch.at import BranchAt
 from strandline.branch.locking import OnDirty
 from strandline.branch.rules.ranges import Range, as_ranges, told
 from strandline.errors import (
@@ -34,20 +35,20 @@ from strandline.ids import CommitId, check_path
 from strandline.operations import logged
 from strandline.repository.commits.importing import split_source
 from strandline.repository.core.promises import announce_links, pinned
+from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.jobs.checkpoints import SOURCE, Checkpoints
 from strandline.repository.jobs.copying import CHECKED, Copied, Copier, CopyTask, Progress, copy_here
-from strandline.repository.locks.held import Held
+from strandline.repository.locks.held import Held, LockOptions
 from strandline.repository.locks.locks import Ranges
 from strandline.repository.objects.writable import Writable
 from strandline.repository.refs.exporting import local_only
 from strandline.repository.refs.listing import objects_in
-from strandline.repository.refs.ref import Ref
+from strandline.repository.refs.ref import Ref, as_ref
+from strandline.repository.transactions.operators import Transactions
 from strandline.tree.rows import TOMBSTONE, Entry, encode_staged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from strandline.repository.branch import Branch
 
 CHECKPOINT_OBJECTS = 32
 """How many objects are copied between two checkpoints: a run that dies has at most so many to copy again."""
@@ -88,12 +89,13 @@ def nobody(doing: str, done: int, total: int) -> None:
 class RangeJobs:
     """Jobs on ranges of a branch."""
 
-    def __init__(self, branch: Branch) -> None:
-        self._branch = branch
+    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
+        self._core = core
+        self._at = at
 
     @property
     def place(self) -> str:
-        return self._branch.place
+        return f"{self._core.name}/{self._at.name}"
 
     @logged("bulk load")
     def load(
@@ -165,26 +167,25 @@ class RangeJobs:
         (`branch.lock(mode="quarantine")` keeps them away from it). Arguments are those of `load`.
         """
         ranges = as_ranges(what)
-        branch = self._branch
         if not isinstance(source, Ref | str):
             raise UsageError(f"{source!r} is no ref.", next="Give a ref expression such as 'v1.2', or a Ref.")
-        ref = branch._other(source) if isinstance(source, str) else source
+        ref = as_ref(self._core, source) if isinstance(source, str) else source
         text = message if message is not None else f"Restore {told(ranges)} from {ref.expression}"
         commit = ref.id
         at = ref._other(commit)
-        with pinned(ref._core.stores, [commit], f"restore to {branch.place}"):
+        with pinned(ref._core.stores, [commit], f"restore to {self.place}"):
             found = _objects(at, ranges)
             held = self._held(ranges, job, owner, timeout_s, on_dirty, text, _digest(found))
             held.instead_of = (lock,) if lock else ()
-            if ref._core.stores.repository_id == branch._core.stores.repository_id:
+            if ref._core.stores.repository_id == self._core.stores.repository_id:
                 return self._replace(held, job, ranges, [], found, progress, None)
-            return self._replace(held, job, ranges, _tasks(ref, found), [], progress, spark)
+            return self._replace(held, job, ranges, _tasks(ref._core, found), [], progress, spark)
 
     @logged("move range")
     def move(
         self,
         what: Ranges,
-        target: Branch,
+        target: Writable,
         *,
         job: str,
         owner: str,
@@ -209,40 +210,40 @@ class RangeJobs:
             Conflict: the target holds something, or the source was changed since an earlier run copied it.
             Corrupted: bytes are not what they should be. The target is as it was.
         """
-        source = self._branch
         ranges = as_ranges(what)
         if not isinstance(target, Writable):
             raise UsageError(f"{target!r} is no branch to move to.", next="Give other_repository.branch(name).")
-        if target._core.stores.repository_id == source._core.stores.repository_id:
+        if target._core.stores.repository_id == self._core.stores.repository_id:
             raise UsageError(
                 "Source and target are of one repository, where objects are renamed or merged without copying bytes.",
                 next="Use target.ranges.restore(what, source), then delete at the source.",
             )
+        there = RangeJobs(target._core, target._at)
         self._end_dead(f"{job} at the source")
         with self._shared(ranges, job, owner, timeout_s, on_dirty) as shared:
-            text = f"Move {told(ranges)} from {source.place}"
+            text = f"Move {told(ranges)} from {self.place}"
             found = _objects(shared._beneath, ranges)
-            known = target.ranges._done(job, ranges)
+            known = there._done(job, ranges)
             if known is None and not found:
-                raise NotFound(f"There is nothing in {told(ranges)} on {source.place}.", next="Check the range.")
-            if known is None and not replace and (there := next(_each(target, ranges), None)) is not None:
+                raise NotFound(f"There is nothing in {told(ranges)} on {self.place}.", next="Check the range.")
+            if known is None and not replace and (present := next(_each(target, ranges), None)) is not None:
                 raise Conflict(
-                    f"{told(ranges)} on {target.place} is not empty: it holds {there[0]!r}.",
-                    paths=[there[0]],
+                    f"{told(ranges)} on {target.place} is not empty: it holds {present[0]!r}.",
+                    paths=[present[0]],
                     next="Move to a branch that has nothing there, or replace it: replace=True (--replace).",
                 )
-            held = target.ranges._held(ranges, job, owner, timeout_s, on_dirty, text, _digest(found))
-            done = target.ranges._replace(held, job, ranges, _tasks(source, found), [], progress, spark)
+            held = there._held(ranges, job, owner, timeout_s, on_dirty, text, _digest(found))
+            done = there._replace(held, job, ranges, _tasks(self._core, found), [], progress, spark)
             if done.is_repeat:
                 if not found:
                     return done  # an earlier run has come to its end
                 if target._other(done.commit).commit_info.metadata.get(SOURCE) != _digest(found):
                     raise Conflict(
-                        f"{told(ranges)} on {source.place} was changed since job {job!r} copied it.",
+                        f"{told(ranges)} on {self.place} was changed since job {job!r} copied it.",
                         safe="Nothing was deleted at the source; the target holds what was copied.",
                         next="Move it again as another job.",
                     )
-            _compare(found, _objects(target._other(done.commit), ranges), target)
+            _compare(found, _objects(target._other(done.commit), ranges), target.place)
             if delete_source:
                 name = f"{job} at the source"
                 gone = self._held(ranges, name, owner, timeout_s, "fail", f"Moved to {target.place}", "")
@@ -269,7 +270,6 @@ class RangeJobs:
         """
         ranges = as_ranges(what)
         check_job(job)
-        branch = self._branch
         started = time.monotonic()
         root = local_only(folder, "A range export, which another process may go on with,")
         earlier = ExportMark.read(root)
@@ -282,7 +282,7 @@ class RangeJobs:
         if earlier is not None and earlier.is_done:
             return RangeResult(job=job, commit=earlier.commit, objects=earlier.objects, is_repeat=True)
         with self._shared(ranges, job, owner, timeout_s, on_dirty) as shared:
-            at = branch._other(shared.id)
+            at = as_ref(self._core, shared.id)
             found = _objects(at, ranges)
             mark = ExportMark(job, at.id, len(found))
             try:
@@ -309,15 +309,15 @@ class RangeJobs:
         self, ranges: tuple[Range, ...], job: str, owner: str, timeout_s: float, on_dirty: OnDirty
     ) -> Iterator[Held]:
         """A shared lock for the length of a block; the next run of the job ends that of one that died."""
-        held = self._branch.lock(
-            ranges,
-            owner=owner,
-            mode="shared",
-            timeout_s=timeout_s,
-            on_dirty=on_dirty,
+        options = LockOptions(
+            owner,
+            "shared",
+            timeout_s,
+            on_dirty,
             message=f"Read {told(ranges)}",
             writer=f"range job {check_job(job)} reads",
         )
+        held = self._lock(ranges, options)
         held.begin()
         try:
             yield held
@@ -329,17 +329,15 @@ class RangeJobs:
 
     def _end_dead(self, job: str) -> None:
         """Doom what an earlier run of a job has left open, and its lock with it; if it lives, it is fenced."""
-        branch = self._branch
-        held = branch._at.read().branch.writers.get(f"range job {check_job(job)}")
+        held = self._at.read().branch.writers.get(f"range job {check_job(job)}")
         if held is not None and held.is_open:
             with suppress(TransactionClosed):
-                branch.transactions.abort(held.started)
+                Transactions(self._core, self._at).abort(held.started)
 
     def _done(self, job: str, ranges: Sequence[Range]) -> RangeResult | None:
         """What came of a job that is done."""
-        branch = self._branch
         writer = f"range job {check_job(job)}"
-        done = transactions.published(branch._at, writer, _token(job, ranges))
+        done = transactions.published(self._at, writer, _token(job, ranges))
         return None if done is None else RangeResult(job=job, commit=done.commit, is_repeat=True)
 
     def _held(
@@ -352,9 +350,8 @@ class RangeJobs:
         message: str,
         source: str,
     ) -> Held:
-        held: Held = self._branch.lock(
-            ranges,
-            owner=owner,
+        options = LockOptions(
+            owner,
             timeout_s=timeout_s,
             on_dirty=on_dirty,
             message=message,
@@ -362,7 +359,10 @@ class RangeJobs:
             token=_token(job, ranges),
             metadata={SOURCE: source},
         )
-        return held
+        return self._lock(ranges, options)
+
+    def _lock(self, ranges: tuple[Range, ...], options: LockOptions) -> Held:
+        return Held(self._core, self._at, ranges, options, CommitId(""))  # begins before anything is read through it
 
     def _replace(
         self,
@@ -511,10 +511,10 @@ def _entry(task: CopyTask, copied: Copied, now: int) -> Entry:
     return Entry(task.target_key, copied.size, copied.checksum, now, task.content_type, task.user_metadata)
 
 
-def _tasks(ref: Ref, found: Iterable[tuple[str, Entry]]) -> list[CopyTask]:
+def _tasks(core: RepositoryCore, found: Iterable[tuple[str, Entry]]) -> list[CopyTask]:
     tasks = []
     for path, entry in found:
-        store, key = ref._core.resolver.resolve(entry.physical_address)
+        store, key = core.resolver.resolve(entry.physical_address)
         tasks.append(
             CopyTask(path, store.url, key, "", entry.size, entry.checksum, entry.content_type, entry.user_metadata)
         )
@@ -533,7 +533,7 @@ def _refuse_outside(ranges: Sequence[Range], path: str) -> None:
         )
 
 
-def _compare(source: list[tuple[str, Entry]], target: list[tuple[str, Entry]], branch: Branch) -> None:
+def _compare(source: list[tuple[str, Entry]], target: list[tuple[str, Entry]], place: str) -> None:
     """Raise unless two listings have the same objects."""
 
     # what was imported by reference has checksums of another kind, and got one of its bytes when it was copied
@@ -547,7 +547,7 @@ def _compare(source: list[tuple[str, Entry]], target: list[tuple[str, Entry]], b
 
     if identities(source) != identities(target):
         raise Corrupted(
-            f"{len(target):,} objects on {branch.place} are not the {len(source):,} that were copied.",
+            f"{len(target):,} objects on {place} are not the {len(source):,} that were copied.",
             safe="The source is as it was.",
             next="Look at what changed the target, then repeat the job under another name.",
         )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from dataclasses import dataclass
+from typing import Self
 
 from strandline.arguments import checked
 from strandline.branch import transactions
-from strandline.branch.locking import Change, OnDirty, acquire
+from strandline.branch.at import BranchAt
+from strandline.branch.locking import Change, OnDirty, acquire, end_locks
 from strandline.branch.rules.lock_rules import Request
 from strandline.branch.rules.ranges import ALL, Range, as_ranges, told
 from strandline.branch.rules.record import LockMode
@@ -16,16 +18,38 @@ from strandline.branch.transactions import TransactionRecord
 from strandline.errors import LockInvalid, StrandlineError, UsageError
 from strandline.ids import CommitId, new_id
 from strandline.operations import logged
-from strandline.repository.locks.locks import LockInfo, Ranges, after_taking, check_mode, check_wait, confirm_owners
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.locks.locks import (
+    LockInfo,
+    Locks,
+    Ranges,
+    after_taking,
+    check_mode,
+    check_wait,
+    commit_before_lock,
+    confirm_owners,
+)
 from strandline.repository.locks.owners import demand_owner
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
+from strandline.repository.transactions.options import TransactionOptions
 from strandline.repository.transactions.overlay import Overlay
 from strandline.repository.transactions.transaction import Transaction
 from strandline.tree.rows import Entry, checked_staged
 
-if TYPE_CHECKING:
-    from strandline.repository.branch import Branch
+
+@dataclass(frozen=True, slots=True)
+class LockOptions:
+    """The arguments of `branch.lock(…)`, which says what each of them is for."""
+
+    owner: str
+    mode: LockMode = "exclusive"
+    timeout_s: float = 0.0
+    on_dirty: OnDirty = "fail"
+    message: str | None = None
+    writer: str | None = None
+    token: str = ""
+    metadata: Mapping[str, str] | None = None
 
 
 @checked()
@@ -38,44 +62,21 @@ class Held(Transaction):
     """
 
     def __init__(
-        self,
-        branch: Branch,
-        what: Ranges | None,
-        *,
-        owner: str,
-        mode: LockMode,
-        timeout_s: float,
-        on_dirty: OnDirty,
-        message: str | None,
-        writer: str | None,
-        token: str,
-        metadata: Mapping[str, str] | None,
+        self, core: RepositoryCore, at: BranchAt, what: Ranges | None, options: LockOptions, base: CommitId
     ) -> None:
-        check_mode(mode, on_dirty)
-        check_wait(timeout_s)
+        check_mode(options.mode, options.on_dirty)
+        check_wait(options.timeout_s)
         self._ranges = (ALL,) if what is None else as_ranges(what)
         self._is_whole = what is None
-        self._owner = owner
-        self._mode: LockMode = mode
-        self._timeout_s = timeout_s
-        self._on_dirty: OnDirty = on_dirty
-        self._branch = branch
+        self._lock_options = options
         self.lock_id = new_id()
         self.instead_of: tuple[str, ...] = ()
         """Ids of locks that end in the swap in which this one becomes held."""
-        super().__init__(
-            branch,
-            writer or f"lock {self.lock_id}",
-            message if message is not None else f"Change {told(self._ranges)} under a lock of {owner}",
-            token=token,
-            node=None,
-            expect_unchanged=(),
-            on_staged="fail",
-            position=None,
-            max_uncommitted_bytes=None,
-            metadata=metadata,
-            committer=None,
-        )
+        by = f"Change {told(self._ranges)} under a lock of {options.owner}"
+        message = options.message if options.message is not None else by
+        writer = options.writer or f"lock {self.lock_id}"
+        mine = TransactionOptions(writer=writer, message=message, token=options.token, metadata=options.metadata)
+        super().__init__(core, at, mine, base)
 
     @property
     def ranges(self) -> tuple[Range, ...]:
@@ -88,7 +89,7 @@ class Held(Transaction):
 
     @property
     def mode(self) -> LockMode:
-        return self._mode
+        return self._lock_options.mode
 
     @property
     def lock(self) -> LockInfo:
@@ -97,7 +98,7 @@ class Held(Transaction):
         Raises:
             LockRejected: it has ended.
         """
-        return self._branch.locks[self.lock_id]
+        return Locks(self._core, self._at)[self.lock_id]
 
     @logged("lock")
     def begin(self) -> Self:
@@ -106,14 +107,14 @@ class Held(Transaction):
         Raises:
             LockInvalid, LockRejected, LockTimeout, UncommittedChanges: as for `branch.locks.take`.
         """
-        demand_owner(self._core, self._owner)
+        demand_owner(self._core, self._lock_options.owner)
         with self._lock:
             super().begin()
             if self.is_repeat:
                 return self
             try:
-                self._take(self._ranges, self._timeout_s, self._on_dirty)
-                with after_taking(self._on_dirty):
+                self._take(self._ranges, self._lock_options.timeout_s, self._lock_options.on_dirty)
+                with after_taking(self._lock_options.on_dirty):
                     self._follow()
             except BaseException:
                 with suppress(StrandlineError):
@@ -145,9 +146,9 @@ class Held(Transaction):
     def _take(self, ranges: tuple[Range, ...], timeout_s: float, on_dirty: OnDirty, *, extends: bool = False) -> None:
         request = Request(
             id=self.lock_id,
-            owner=self._owner,
-            description=demand_owner(self._core, self._owner).description,
-            mode=self._mode,
+            owner=self._lock_options.owner,
+            description=demand_owner(self._core, self._lock_options.owner).description,
+            mode=self._lock_options.mode,
             ranges=ranges,
             writer=self.writer,
             transaction=self.transaction_id,
@@ -155,14 +156,14 @@ class Held(Transaction):
             extends=extends,
         )
         releases = () if extends else self.instead_of
-        change = Change([request], releases, on_dirty, self._branch.locks._commit)
+        change = Change([request], releases, on_dirty, lambda: commit_before_lock(self._core, self._at))
         acquire(self._at, change, timeout_s)
         with after_taking(on_dirty):
-            confirm_owners(self._core, [] if extends else [self._owner], self._let_go)
+            confirm_owners(self._core, [] if extends else [self._lock_options.owner], self._let_go)
 
     def _follow(self) -> None:
         """Read the head as it is now; written down first, so that nobody collects it."""
-        head = self._branch.id
+        head = self._at.read().branch.head
         known = TransactionRecord(id=self.transaction_id, writer=self.writer, branch_id=self.branch_id)
         transactions.rebase(self._core.stores, known, head)
         self._target = Target("commit", head, self.name, self.branch_id)
@@ -189,14 +190,14 @@ class Held(Transaction):
     def _let_go(self) -> None:
         """Take the lock off the record; it counts for nothing once the transaction has ended, so this only tidies."""
         with suppress(StrandlineError):
-            self._branch.locks.end([self.lock_id])
+            end_locks(self._at, [self.lock_id])
 
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
         self._refuse_shared()
         super()._add(changes)
 
     def _refuse_shared(self) -> None:
-        if self._mode == "shared":
+        if self._lock_options.mode == "shared":
             raise UsageError(
                 "A shared lock lets nobody change anything, its holders neither.", next="Take an exclusive lock."
             )

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import msgspec
 import pyarrow as pa
 
 from strandline.arguments import checked
+from strandline.branch.at import BranchAt
 from strandline.branch.locking import Change, OnDirty, acquire, change_locks, end_locks
 from strandline.branch.rules import lock_rules
 from strandline.branch.rules.lock_rules import Request
 from strandline.branch.rules.ranges import ALL, Range, Wanted, as_ranges, overlap, told
 from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord
 from strandline.clock import Microseconds, from_us
-from strandline.errors import LockInvalid, LockLost, LockRejected, NothingToCommit, OutcomeUnknown, StrandlineError
+from strandline.errors import LockInvalid, LockLost, LockRejected, OutcomeUnknown, StrandlineError
 from strandline.ids import new_id
 from strandline.operations import logged
+from strandline.repository.commits.drafts import commit_everything
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.locks.owners import demand_owner, waiting_for_owner
 from strandline.repository.refs.results import Results
-
-if TYPE_CHECKING:
-    from strandline.repository.branch import Branch
 
 Ranges = Wanted | Iterable[Wanted]
 """A prefix, a pair of paths (start, end), or several of these."""
@@ -73,15 +72,16 @@ class Locks(Results[LockInfo]):
 
     _titles = ("id", "what", "owner", "mode", "state", "since", "description")
 
-    def __init__(self, branch: Branch) -> None:
-        self._branch = branch
+    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
+        self._core = core
+        self._at = at
 
     @property
     def place(self) -> str:
-        return self._branch.place
+        return f"{self._core.name}/{self._at.name}"
 
     def _record(self) -> BranchRecord:
-        return self._branch._at.read().branch
+        return self._at.read().branch
 
     def __iter__(self) -> Iterator[LockInfo]:
         record = self._record()
@@ -96,7 +96,7 @@ class Locks(Results[LockInfo]):
             if found.id == id:
                 return found
         raise LockRejected(
-            f"There is no lock {id} on branch {self._branch.name!r}: it has ended, or never was.",
+            f"There is no lock {id} on branch {self._at.name!r}: it has ended, or never was.",
             next="`strandline lock ls` shows all.",
         )
 
@@ -153,13 +153,13 @@ class Locks(Results[LockInfo]):
         Arguments and errors are those of `take`.
         """
         check_mode(mode, on_dirty)
-        found = demand_owner(self._branch._core, owner)
+        found = demand_owner(self._core, owner)
         request = Request(
             id=new_id(), owner=owner, description=found.description, mode=mode, ranges=(ALL,), is_whole=True
         )
         self._acquire(Change([request], on_dirty=on_dirty, commit=self._commit), timeout_s)
         with after_taking(on_dirty):
-            confirm_owners(self._branch._core, [owner], lambda: self.end([request.id]))
+            confirm_owners(self._core, [owner], lambda: self.end([request.id]))
         return self[request.id]
 
     @logged("extend lock")
@@ -199,7 +199,7 @@ class Locks(Results[LockInfo]):
                 raise LockInvalid(f"{one!r} is no Take.", next="Give strandline.Take(range, owner), with a mode.")
             check_mode(one.mode, on_dirty)
         wanted = [(one, as_ranges(one.what)) for one in take]
-        owners = {one.owner: demand_owner(self._branch._core, one.owner) for one in take}
+        owners = {one.owner: demand_owner(self._core, one.owner) for one in take}
         requests = [
             Request(
                 id=new_id(),
@@ -222,26 +222,24 @@ class Locks(Results[LockInfo]):
         if not requests:
             return []
         with after_taking(on_dirty):
-            confirm_owners(self._branch._core, owners, lambda: self.end(change.ids))
+            confirm_owners(self._core, owners, lambda: self.end(change.ids))
             found = {one.id: one for one in self}
             if gone := [id for id in change.ids if id not in found]:
                 raise LockLost(
-                    f"Lock {gone[0]} on branch {self._branch.name!r} was taken, and ended from elsewhere at once.",
+                    f"Lock {gone[0]} on branch {self._at.name!r} was taken, and ended from elsewhere at once.",
                     next="Look at `strandline lock ls`, then take it again.",
                 )
         return [found[id] for id in change.ids]
 
     def _acquire(self, change: Change, timeout_s: float) -> BranchRecord:
-        branch = self._branch
-        return acquire(branch._at, change, timeout_s)
+        return acquire(self._at, change, timeout_s)
 
     def _commit(self) -> None:
-        with suppress(NothingToCommit):
-            self._branch.commit("Commit what is about to be locked")
+        commit_before_lock(self._core, self._at)
 
     def end(self, ids: Collection[str]) -> None:
         """Take locks off the record, whatever their state; those that have ended are fine."""
-        end_locks(self._branch._at, ids)
+        end_locks(self._at, ids)
 
     @logged("release lock")
     def release(self, *ids: str, under: Collection[str] = ()) -> None:
@@ -250,10 +248,9 @@ class Locks(Results[LockInfo]):
         Raises:
             LockRejected: one of them has ended, or the whole branch is locked by somebody else.
         """
-        branch = self._branch
         if ids:
             change = Change(releases=ids, under=check_ids(under))
-            change_locks(branch._at, change)
+            change_locks(self._at, change)
 
     @logged("release range")
     def release_range(self, what: Ranges, owner: str) -> bool:
@@ -263,7 +260,7 @@ class Locks(Results[LockInfo]):
             LockRejected: something else is locked there.
         """
         ranges = as_ranges(what)
-        found = lock_rules.exact(self._record(), self._branch.name, ranges, owner)
+        found = lock_rules.exact(self._record(), self._at.name, ranges, owner)
         if found is None:
             return False
         self.release(found.id)
@@ -306,6 +303,11 @@ class Locks(Results[LockInfo]):
     def _cells(self, row: LockInfo) -> tuple[object, ...]:
         what = "the whole branch" if row.is_whole else told(row.ranges)
         return row.id, what, row.owner, row.mode, row.state, row.taken_at, row.description
+
+
+def commit_before_lock(core: RepositoryCore, at: BranchAt) -> None:
+    """What `on_dirty="commit"` does to the uncommitted changes of a branch."""
+    commit_everything(core, at, "Commit what is about to be locked")
 
 
 def check_ids(some: str | Collection[str]) -> tuple[str, ...]:

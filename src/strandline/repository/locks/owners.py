@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
 from strandline.arguments import checked
-from strandline.branch.attempts import MAX_ATTEMPTS
 from strandline.branch.rules.lock_rules import locks_of
 from strandline.branch.rules.record import BranchRecord
 from strandline.clock import Microseconds, from_us
-from strandline.envelope import encode
-from strandline.errors import Contention, LockInvalid, LockRejected, StoreUnavailable
-from strandline.kv.store import PredicateFailed
+from strandline.errors import LockInvalid, LockRejected
 from strandline.operations import logged
-from strandline.repository.core.manifest import check_text
-from strandline.repository.core.record import PARTITION, LockOwner, RepositoryRecord
+from strandline.repository.core.record import LockOwner, RepositoryRecord
 from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.core.texts import check_text
 from strandline.repository.names.branches import list_names, repository_record
+from strandline.repository.names.settings import swap_record
 from strandline.repository.refs.results import Results
-
-if TYPE_CHECKING:
-    from strandline.repository.repository import Repository
 
 MAX_OWNERS = 256
 NAME_MAX_CHARS = 128
@@ -52,8 +46,8 @@ class LockOwners(Results[OwnerInfo]):
 
     _titles = ("owner", "description", "registered")
 
-    def __init__(self, repository: Repository) -> None:
-        self._core = repository._core
+    def __init__(self, core: RepositoryCore) -> None:
+        self._core = core
 
     @property
     def place(self) -> str:
@@ -177,28 +171,6 @@ def waiting_for_owner(core: RepositoryCore, name: str) -> None:
         core.stores.clock.sleep(LEAVING_POLL_S)
         polls += 1
     demand_owner(core, name)
-
-
-def swap_record(core: RepositoryCore, change: Callable[[RepositoryRecord], RepositoryRecord]) -> RepositoryRecord:
-    """Change the record of a repository against whatever others do to it."""
-    for _ in range(MAX_ATTEMPTS):
-        raw, record = repository_record(core)
-        changed = change(record)
-        if changed == record:
-            return record
-        try:
-            core.stores.kv.set_if(PARTITION, core.name.encode(), encode(changed), raw)
-            return changed
-        except PredicateFailed:
-            continue
-        except StoreUnavailable as error:
-            if error.happened == "no" or repository_record(core)[1] != changed:
-                raise
-            return changed  # the reply was lost, and the change was not
-    raise Contention(
-        f"Others changed the settings of repository {core.name!r} {MAX_ATTEMPTS} times in a row.",
-        next="Repeat the call.",
-    )
 
 
 def _marked(record: RepositoryRecord, name: str, *, is_leaving: bool) -> RepositoryRecord:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from msgspec.structs import replace
 
@@ -18,12 +18,11 @@ from strandline.errors import LockLost, LockRejected, RefNotFound, StrandlineErr
 from strandline.ids import new_id
 from strandline.operations import logged
 from strandline.repository.core.record import RepositoryRecord
-from strandline.repository.locks.locks import check_mode
-from strandline.repository.locks.owners import demand_owner, swap_record
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.locks.locks import check_mode, commit_before_lock
+from strandline.repository.locks.owners import demand_owner
 from strandline.repository.names.branches import BEING_MADE, list_names, repository_record, with_rules
-
-if TYPE_CHECKING:
-    from strandline.repository.repository import Repository
+from strandline.repository.names.settings import swap_record
 
 
 @checked()
@@ -34,10 +33,9 @@ class RepositoryLock:
     made meanwhile are under it from the beginning. Used with `with`, it is released at the end of the block.
     """
 
-    def __init__(self, repository: Repository, owner: str, mode: LockMode, timeout_s: float, on_dirty: OnDirty) -> None:
+    def __init__(self, core: RepositoryCore, owner: str, mode: LockMode, timeout_s: float, on_dirty: OnDirty) -> None:
         check_mode(mode, on_dirty)
-        self._repository = repository
-        self._core = repository._core
+        self._core = core
         self._owner = owner
         self._mode: LockMode = mode
         self._timeout_s = timeout_s
@@ -106,7 +104,7 @@ class RepositoryLock:
         except BaseException:
             with suppress(StrandlineError):
                 self.release()
-                end_on_branches(self._repository, self.id)  # others may have ended it on the repository alone
+                end_on_branches(self._core, self.id)  # others may have ended it on the repository alone
             raise
         return self
 
@@ -143,14 +141,14 @@ class RepositoryLock:
             is_whole=True,
             of_repository=True,
         )
-        branch = self._repository.branch(name)
-        change = Change([request], on_dirty=self._on_dirty, commit=branch.locks._commit)
-        acquire(branch._at, change, self._timeout_s)
+        at = self._core.at(name, seen.branch_id)
+        change = Change([request], on_dirty=self._on_dirty, commit=lambda: commit_before_lock(self._core, at))
+        acquire(at, change, self._timeout_s)
 
     @logged("release repository")
     def release(self) -> None:
         """End it: first for branches to come. Again is fine."""
-        release_repository(self._repository, self.id)
+        release_repository(self._core, self.id)
 
     def __enter__(self) -> Self:
         return self.take()
@@ -161,12 +159,11 @@ class RepositoryLock:
         self.release()
 
 
-def release_repository(repository: Repository, id: str | None = None) -> bool:
+def release_repository(core: RepositoryCore, id: str | None = None) -> bool:
     """End the lock of a repository, if it is this one; None ends any. Whether there was one. Goes on with what died.
 
     Branches that are made from the first swap on are free; the lock leaves the repository's record when all are.
     """
-    core = repository._core
     held = repository_record(core)[1].lock
     if held is None or (id is not None and held.id != id):
         return False
@@ -179,17 +176,16 @@ def release_repository(repository: Repository, id: str | None = None) -> bool:
         return replace(record, lock=None) if record.lock is not None and record.lock.id == held.id else record
 
     swap_record(core, releasing)
-    end_on_branches(repository, held.id)
+    end_on_branches(core, held.id)
     swap_record(core, gone)
     return True
 
 
-def end_on_branches(repository: Repository, id: str) -> None:
+def end_on_branches(core: RepositoryCore, id: str) -> None:
     """Take the lock of a repository off the branches that have it.
 
     A branch that is being made is swapped as well: its maker, who may have read the lock before it ended, looks again.
     """
-    core = repository._core
     for name, record in list_names(core, "branch"):
         if not isinstance(record, BranchRecord) or record.whole is None:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -41,11 +41,7 @@ from strandline.repository.core.promises import pinned
 from strandline.repository.core.record import PARTITION, RepositoryRecord, blocked_actions, publishers
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.expressions import Target, read_ref
-
-if TYPE_CHECKING:
-    from strandline.repository.branch import Branch
-    from strandline.repository.refs.ref import Ref
-
+from strandline.repository.refs.ref import Ref
 
 BEING_MADE = "made-"
 """The id of the lock under which a branch is made begins so."""
@@ -82,9 +78,7 @@ def create_name(core: RepositoryCore, name: str, record: BranchRecord | TagRecor
     return True
 
 
-def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: bool) -> Branch:
-    from strandline.repository.branch import Branch
-
+def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: bool) -> Target:
     check_ref_name(name)
     _, settings = repository_record(core)
     if settings.read_only:
@@ -107,7 +101,7 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
         _, held = read_ref(core.stores, name)
         if exist_ok and isinstance(held, BranchRecord):
             finish_making(core, name, held)
-            return Branch(core, name, Target("branch", held.head, name, held.branch_id))
+            return Target("branch", held.head, name, held.branch_id)
         raise _taken(name, held)
     try:
         finish_making(core, name, record)
@@ -117,7 +111,7 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
             safe=f"Branch {name!r} is there, and locked as long as it is not ready.",
             next=f"create_branch({name!r}, …, exist_ok=True) makes it ready.",
         ) from error
-    return Branch(core, name, Target("branch", record.head, name, record.branch_id))
+    return Target("branch", record.head, name, record.branch_id)
 
 
 def finish_making(core: RepositoryCore, name: str, record: BranchRecord) -> None:

@@ -14,29 +14,14 @@ from blake3 import blake3
 
 from strandline.errors import NotFound, UsageError
 from strandline.repository.core.repository_core import RepositoryCore
-from strandline.tree.rows import Entry, user_metadata_json
+from strandline.repository.core.texts import check_metadata
+from strandline.tree.rows import Entry
 
 Content = bytes | bytearray | memoryview | str | Path | IO[bytes]
 """Bytes, text (as UTF-8), a path to a local file, or a binary file."""
 SPOOL_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
-METADATA_MAX_BYTES = 8 << 10
 CONTENT_TYPE_MAX_CHARS = 255
-
-
-def check_metadata(metadata: Mapping[str, str] | None) -> str | None:
-    """The canonical text of user metadata; refuses what is not a small map of strings."""
-    if metadata is None:
-        return None
-    if not all(isinstance(key, str) and isinstance(value, str) for key, value in metadata.items()):
-        raise UsageError("User metadata must map strings to strings.", next="Convert the values with str().")
-    text = user_metadata_json(dict(metadata))
-    if text is not None and len(text.encode()) > METADATA_MAX_BYTES:
-        raise UsageError(
-            f"The user metadata has {len(text.encode()):,} bytes; the most is {METADATA_MAX_BYTES:,}.",
-            next="Put large values into an object of their own.",
-        )
-    return text
 
 
 def upload(

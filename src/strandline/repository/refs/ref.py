@@ -24,7 +24,7 @@ from strandline.repository.core.promises import PIN_DAYS, drop_pin, is_expired, 
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.differences import Diff
 from strandline.repository.refs.exporting import checked_size, export, local_only
-from strandline.repository.refs.expressions import Target, parse_time, resolve
+from strandline.repository.refs.expressions import Target, parse_time
 from strandline.repository.refs.history import Log, LogFilter
 from strandline.repository.refs.listing import Listing
 from strandline.repository.refs.results import ObjectInfo, as_info
@@ -220,11 +220,7 @@ class Ref:
         return Diff(lambda: diff(trees, commits.tree(left), commits.tree(right), low, high))
 
     def _other(self, other: Ref | str) -> Ref:
-        if isinstance(other, Ref):
-            if other._core.stores.repository_id != self._core.stores.repository_id:
-                raise UsageError(f"{other!r} is a ref of another repository.", next="Use refs of one repository.")
-            return other
-        return open_ref(self._core, other)
+        return as_ref(self._core, other)
 
     @contextmanager
     def pin(self, *, days: float = PIN_DAYS, why: str = "a reader") -> Iterator[Ref]:
@@ -358,20 +354,18 @@ def _moment(when: datetime | str | None, now: Microseconds) -> Microseconds | No
     return parse_time(when, now) if isinstance(when, str) else to_us(when)
 
 
-def open_ref(core: RepositoryCore, expression: str) -> Ref:
-    """The handle of a ref expression: a `Branch` if it names one as it stands."""
-    return handle_of(core, expression, resolve(core.stores, core.commits, expression))
-
-
-def handle_of(core: RepositoryCore, expression: str, target: Target) -> Ref:
-    if target.kind == "branch":
-        from strandline.repository.branch import Branch
-
-        return Branch(core, expression, target)
-    return (StagedRef if target.kind == "staged" else Ref)(core, expression, target)
+def as_ref(core: RepositoryCore, ref: Ref | str) -> Ref:
+    """A ref of the same repository, or what an expression means in it."""
+    if isinstance(ref, Ref):
+        if ref._core.stores.repository_id != core.stores.repository_id:
+            raise UsageError(f"{ref!r} is a ref of another repository.", next="Use refs of one repository.")
+        return ref
+    opened: Ref = core.open(ref)
+    return opened
 
 
 def _reopen_ref(reopen: tuple[Callable[..., Any], tuple[Any, ...]], expression: str, target: Target) -> Ref:
     """The very same commit, or the same creation of a branch, whatever the expression would mean by now."""
     make, arguments = reopen
-    return handle_of(make(*arguments)._core, expression, target)
+    opened: Ref = make(*arguments)._core.open(expression, target)
+    return opened

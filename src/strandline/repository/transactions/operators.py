@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 
 from strandline.arguments import checked
 from strandline.branch import transactions
+from strandline.branch.at import BranchAt
 from strandline.branch.rules import writers
 from strandline.branch.rules.record import BranchRecord, WriterRecord
 from strandline.branch.transactions import State, TransactionRecord, Who
 from strandline.clock import Microseconds, from_us
 from strandline.errors import Fenced, NotFound
 from strandline.operations import logged
-from strandline.repository.core.manifest import check_text
 from strandline.repository.core.physical import transaction_folder, transaction_prefix
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.core.texts import check_text
 from strandline.repository.refs.results import Results
-
-if TYPE_CHECKING:
-    from strandline.repository.branch import Branch
-    from strandline.repository.transactions.transaction import Transaction
+from strandline.repository.transactions.transaction import Transaction, resume
 
 QUIET_POLL_S = 1.0
 
@@ -70,15 +69,16 @@ class Writers(Results[WriterInfo]):
 
     _titles = ("writer", "open", "committed", "commit", "position", "node")
 
-    def __init__(self, branch: Branch) -> None:
-        self._branch = branch
+    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
+        self._core = core
+        self._at = at
 
     @property
     def place(self) -> str:
-        return self._branch.place
+        return f"{self._core.name}/{self._at.name}"
 
     def __iter__(self) -> Iterator[WriterInfo]:
-        held = _record(self._branch).writers
+        held = self._at.read().branch.writers
         return (_writer_info(name, held[name]) for name in sorted(held))
 
     def __contains__(self, name: object) -> bool:
@@ -86,9 +86,8 @@ class Writers(Results[WriterInfo]):
 
     def _find(self, name: str) -> WriterRecord:
         """On the branch record, or else as it was when it was forgotten: first the one, then the other."""
-        held = _record(self._branch).writers.get(name)
-        branch = self._branch
-        return held or transactions.remembered(branch._core.stores, branch.branch_id, name)
+        held = self._at.read().branch.writers.get(name)
+        return held or transactions.remembered(self._at.stores, self._at.branch_id, name)
 
     def __getitem__(self, name: str) -> WriterInfo:
         """A writer, also one that was forgotten because too many others have begun since.
@@ -98,7 +97,7 @@ class Writers(Results[WriterInfo]):
         """
         held = self._find(name)
         if held == WriterRecord():
-            raise NotFound(f"Branch {self._branch.name!r} has no writer {name!r}.", next="`strandline tx writers`.")
+            raise NotFound(f"Branch {self._at.name!r} has no writer {name!r}.", next="`strandline tx writers`.")
         return _writer_info(name, held)
 
     @logged("assign writer")
@@ -106,7 +105,7 @@ class Writers(Results[WriterInfo]):
         """Let only one node begin and commit under a name; "" lets anyone."""
         writers.check_writer_name(name)
         check_text(node, "A node's name")
-        transactions.assign(self._branch._at, name, node)
+        transactions.assign(self._at, name, node)
 
     @logged("retire writer")
     def retire(self, name: str, *, quiet_s: float = 0.0, revoke: Callable[[], object] | None = None) -> None:
@@ -116,14 +115,13 @@ class Writers(Results[WriterInfo]):
             quiet_s: acknowledge only when nothing new has appeared below its prefix for so long.
             revoke: called when it is doomed: takes its credentials away, where the store can.
         """
-        branch = self._branch
         found = self[writers.check_writer_name(name)]
         self.assign(name, writers.RETIRED)
         if found.open is not None:
-            branch.transactions.abort(found.open)
+            Transactions(self._core, self._at).abort(found.open)
             if revoke is not None:
                 revoke()
-            branch.transactions.acknowledge(found.open, quiet_s=quiet_s)
+            Transactions(self._core, self._at).acknowledge(found.open, quiet_s=quiet_s)
         elif revoke is not None:
             revoke()
 
@@ -140,27 +138,26 @@ class Transactions(Results[TransactionInfo]):
 
     _titles = ("id", "writer", "state", "begun", "node", "commit", "message")
 
-    def __init__(self, branch: Branch) -> None:
-        self._branch = branch
+    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
+        self._core = core
+        self._at = at
 
     @property
     def place(self) -> str:
-        return self._branch.place
+        return f"{self._core.name}/{self._at.name}"
 
     def __iter__(self) -> Iterator[TransactionInfo]:
-        found = [record for _, record in transactions.records_of(self._branch._core.stores, self._branch.branch_id)]
-        branch = _record(self._branch)  # read last: it may know better, and never less
+        found = [record for _, record in transactions.records_of(self._at.stores, self._at.branch_id)]
+        branch = self._at.read().branch  # read last: it may know better, and never less
         return (_transaction_info(record, branch) for record in found)
 
     def __getitem__(self, id: int) -> TransactionInfo:
-        return _transaction_info(self._find(id), _record(self._branch))
+        return _transaction_info(self._find(id), self._at.read().branch)
 
     def _find(self, id: int) -> TransactionRecord:
-        _, record = transactions.find_record(self._branch._core.stores, self._branch.branch_id, id)
+        _, record = transactions.find_record(self._at.stores, self._at.branch_id, id)
         if record is None:
-            raise NotFound(
-                f"Branch {self._branch.name!r} has no transaction {id} on record.", next="`strandline tx ls`."
-            )
+            raise NotFound(f"Branch {self._at.name!r} has no transaction {id} on record.", next="`strandline tx ls`.")
         return record
 
     @logged("abort transaction")
@@ -171,14 +168,13 @@ class Transactions(Results[TransactionInfo]):
             TransactionClosed: it was published.
         """
         record = self._find(id)
-        branch = self._branch
         who = Who(record.writer, record.node, record.process)
-        transactions.abort(branch._at, who, id)
+        transactions.abort(self._at, who, id)
         if (
-            transactions.effective_state(_record(branch), self._find(id)) == "rejected-pending"
+            transactions.effective_state(self._at.read().branch, self._find(id)) == "rejected-pending"
             and record.state == "open"
         ):
-            transactions.advance(branch._core.stores, record, "rejected-pending")
+            transactions.advance(self._core.stores, record, "rejected-pending")
 
     @logged("acknowledge transaction")
     def acknowledge(self, id: int, *, quiet_s: float = 0.0) -> None:
@@ -192,14 +188,14 @@ class Transactions(Results[TransactionInfo]):
         """
         record = self._find(id)
         self._wait_until_quiet(id, quiet_s)
-        transactions.acknowledge(self._branch._at, record.writer, id)
+        transactions.acknowledge(self._at, record.writer, id)
 
     def _wait_until_quiet(self, id: int, quiet_s: float) -> None:
         if quiet_s <= 0:
             return
-        core = self._branch._core
+        core = self._core
         clock, blobs = core.stores.clock, core.resolver.namespace
-        prefix = transaction_prefix(self._branch.branch_id, id)
+        prefix = transaction_prefix(self._at.branch_id, id)
         before = {blob.key for blob in blobs.list(prefix)}
         waited = 0.0
         while waited < quiet_s:
@@ -220,18 +216,17 @@ class Transactions(Results[TransactionInfo]):
         Raises:
             Conflict: it had asked to commit, and what it overwrote has changed since. It stays open.
         """
-        branch = self._branch
-        core = branch._core
+        core = self._core
         record = self._find(id)
         try:
-            done = transactions.granted(branch._at, record.writer, id)
+            done = transactions.granted(self._at, record.writer, id)
         except Fenced:
             self.acknowledge(id)
             return self[id]
         if done is not None:
-            held = _record(branch).writers.get(record.writer)
+            held = self._at.read().branch.writers.get(record.writer)
             if held is not None and held.committed == id:
-                transactions.settle(core.stores, branch.branch_id, record.writer, held)
+                transactions.settle(core.stores, self._at.branch_id, record.writer, held)
             return self[id]
         manifest = self._manifest(id)
         if manifest is None:
@@ -239,30 +234,23 @@ class Transactions(Results[TransactionInfo]):
             self.acknowledge(id)
         else:
             manifest.commit()
-            core.transactions.pop((branch.branch_id, record.writer), None)
+            core.transactions.pop((self._at.branch_id, record.writer), None)
         return self[id]
 
     def _manifest(self, id: int) -> Transaction | None:
-        from strandline.repository.transactions.transaction import resume
-
-        blobs = self._branch._core.resolver.namespace
-        folder = transaction_folder(self._branch.branch_id, id)
+        blobs = self._core.resolver.namespace
+        folder = transaction_folder(self._at.branch_id, id)
         found = sorted(
             (blob for blob in blobs.list(folder) if blob.key[len(folder) :].startswith("manifest-")),
             key=lambda blob: blob.modified_at_us,
         )
-        return resume(self._branch, blobs.get(found[-1].key), found[-1].key) if found else None
+        return resume(self._core, self._at, blobs.get(found[-1].key), found[-1].key) if found else None
 
     def to_arrow(self) -> pa.Table:
         return _arrow(list(self), TransactionInfo, {"id": pa.int64(), "begun_at_us": pa.int64()})
 
     def _cells(self, row: TransactionInfo) -> tuple[object, ...]:
         return row.id, row.writer, row.state, row.begun_at, row.node, row.commit[:12], row.message
-
-
-def _record(branch: Branch) -> BranchRecord:
-    record: BranchRecord = branch._at.read().branch
-    return record
 
 
 def _writer_info(name: str, held: WriterRecord) -> WriterInfo:

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Literal, NoReturn, Self
+from typing import Literal, NoReturn, Self, get_args
 
 import msgspec
 
 from strandline.arguments import checked
 from strandline.branch import transactions
+from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit
 from strandline.branch.heads import NewHead
-from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
+from strandline.branch.locking import waiting_for_locks
 from strandline.branch.rules import writers
 from strandline.branch.rules.lock_rules import demand_held
 from strandline.branch.transactions import Publication, Repeat, Who
@@ -35,9 +36,9 @@ from strandline.errors import (
 )
 from strandline.ids import CommitId, check_path, check_prefix, new_id
 from strandline.operations import logged
+from strandline.repository.commits.drafts import make_draft
 from strandline.repository.core.manifest import (
     Facts,
-    check_text,
     decode_manifest,
     digest_of,
     encode_deadlist,
@@ -50,22 +51,20 @@ from strandline.repository.core.physical import (
     transaction_folder,
     transaction_prefix,
 )
+from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.core.texts import check_text
 from strandline.repository.refs.exporting import checked_path
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.claims import Guard
+from strandline.repository.transactions.options import OnStaged, TransactionOptions
 from strandline.repository.transactions.overlay import Overlay
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference, diff
 from strandline.tree.rows import Entry, checked_staged, decode_staged
 
-if TYPE_CHECKING:
-    from strandline.repository.branch import Branch
-
 Phase = Literal["new", "open", "repeat", "committed", "aborted", "fenced"]
-OnStaged = Literal["fail", "keep"]
-"""What publishing does about changes that others have staged, uncommitted, in the ranges that it overwrites."""
 NEVER = -1
 
 
@@ -103,51 +102,34 @@ class Transaction(Overlay):
     Used with `with`, it commits at the end of the block, and aborts if the block raises.
     """
 
-    def __init__(
-        self,
-        branch: Branch,
-        writer: str,
-        message: str,
-        *,
-        token: str,
-        node: str | None,
-        expect_unchanged: Sequence[str],
-        on_staged: OnStaged,
-        position: str | None,
-        max_uncommitted_bytes: int | None,
-        metadata: Mapping[str, str] | None,
-        committer: str | None,
-        locks: str | Collection[str] = (),
-        lock_patience_s: float = LOCK_PATIENCE_S,
-    ) -> None:
-        head = branch._target.commit
-        target = Target("commit", head, branch.name, branch.branch_id)
+    def __init__(self, core: RepositoryCore, at: BranchAt, options: TransactionOptions, base: CommitId) -> None:
+        target = Target("commit", base, at.name, at.branch_id)
         self.transaction_id = NEVER
-        super().__init__(branch._core, branch.name, Ref(branch._core, branch.name, target), target)
-        if on_staged not in ("fail", "keep"):
-            raise UsageError(f"{on_staged!r} is not what to do about staged changes.", next="Use 'fail' or 'keep'.")
-        if max_uncommitted_bytes is not None and (max_uncommitted_bytes <= 0 or token):
+        super().__init__(core, at.name, Ref(core, at.name, target), target)
+        if options.on_staged not in get_args(OnStaged):
+            raise UsageError(
+                f"{options.on_staged!r} is not what to do about staged changes.", next="Use 'fail' or 'keep'."
+            )
+        most = options.max_uncommitted_bytes
+        if most is not None and (most <= 0 or options.token):
             raise UsageError(
                 "max_uncommitted_bytes must be positive, and has no use for a token: it publishes more than once.",
                 next="Give a position instead, from which a restarted job goes on.",
             )
-        check_text(token, "A token")
-        if node is not None:
-            check_text(node, "A node's name")
-        if committer is not None:
-            check_text(committer, "A committer")
-        self._draft = branch._draft(message, metadata, committer, None)
-        self._who = Who(writers.check_writer_name(writer), node or this_node(), this_process())
-        self._token = token
-        self._expect_unchanged = tuple(map(_checked_prefix, expect_unchanged))
-        self._on_staged: OnStaged = on_staged
-        self._max_uncommitted_bytes = max_uncommitted_bytes
+        check_text(options.token, "A token")
+        if options.node is not None:
+            check_text(options.node, "A node's name")
+        if options.committer is not None:
+            check_text(options.committer, "A committer")
+        self._options = options
+        self._draft = make_draft(core, options.message, options.metadata, options.committer)
+        self._who = Who(writers.check_writer_name(options.writer), options.node or this_node(), this_process())
+        self._expect_unchanged = tuple(map(_checked_prefix, options.expect_unchanged))
         self.phase: Phase = "new"
         self._position: str | None = None
-        self.position = position
+        self.position = options.position
         self.results: list[TransactionResult] = []
-        self._locks = tuple(locks)
-        self._lock_patience_s = lock_patience_s
+        self._locks = options.locks
         self._ends: tuple[str, ...] = ()
         self._begin_anew()
 
@@ -217,7 +199,7 @@ class Transaction(Overlay):
             self._refuse_twice()
             if self._locks:
                 demand_held(self._at.read().branch, self.name, self._locks)
-            begun = transactions.begin(self._at, self._who, self._token, self._draft.message)
+            begun = transactions.begin(self._at, self._who, self._options.token, self._draft.message)
             if isinstance(begun, Repeat):
                 self._repeats(begun)
                 return self
@@ -362,7 +344,7 @@ class Transaction(Overlay):
                 in_the_way=self._in_the_way,
                 digest=digest,
                 position=self.position,
-                token=self._token,
+                token=self._options.token,
                 is_empty=self._claims.is_empty,
                 locks=self._locks,
                 ends=self._ends,
@@ -370,7 +352,7 @@ class Transaction(Overlay):
             try:
                 commit = waiting_for_locks(
                     self._core.stores.clock,
-                    self._lock_patience_s,
+                    self._options.lock_patience_s,
                     lambda: transactions.publish(self._at, publication),
                 )
             except (Conflict, NotAllowed, RangeLocked):
@@ -444,7 +426,7 @@ class Transaction(Overlay):
             branch=self.name,
             branch_id=self.branch_id,
             base=self._target.commit,
-            token=self._token,
+            token=self._options.token,
             message=self._draft.message,
             committer=self._draft.committer,
             metadata=self._draft.metadata,
@@ -453,7 +435,7 @@ class Transaction(Overlay):
             expect_unchanged=self._expect_unchanged,
             guarded=tuple({guard.prefix for guard in self._claims.guards}),
             exact=tuple(sorted(self._claims.exact)),
-            on_staged=self._on_staged,
+            on_staged=self._options.on_staged,
             files=self._files,
             rows=self._rows,
             bytes=self._bytes,
@@ -480,8 +462,8 @@ class Transaction(Overlay):
         }
         if self._rows is not None:
             told["strandline.rows"] = str(self._rows)
-        if self._token:
-            told["strandline.token"] = self._token
+        if self._options.token:
+            told["strandline.token"] = self._options.token
         if self.position is not None:
             told["strandline.position"] = self.position
         now_us = self._core.stores.clock.now_us()
@@ -504,7 +486,7 @@ class Transaction(Overlay):
         nobody can hold a publication up by going on to stage. With "keep" even what is staged already is ordered
         after it, and nothing is ever in the way.
         """
-        return [] if self._on_staged == "keep" else self._claims.judge_staged(staged)
+        return [] if self._options.on_staged == "keep" else self._claims.judge_staged(staged)
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -521,7 +503,7 @@ class Transaction(Overlay):
 
     def _commit_by_volume(self) -> None:
         """Publish what is there and begin the next transaction, if enough has come together."""
-        most = self._max_uncommitted_bytes
+        most = self._options.max_uncommitted_bytes
         if most is None or self._bytes < most:
             return
         with self._lock:
@@ -645,7 +627,7 @@ def _checked_prefix(prefix: str) -> str:
     return prefix
 
 
-def resume(branch: Branch, body: bytes, name: str) -> Transaction:
+def resume(core: RepositoryCore, at: BranchAt, body: bytes, name: str) -> Transaction:
     """Go on with an open transaction from what `Transaction.save` wrote, or from its manifest.
 
     Raises:
@@ -654,22 +636,21 @@ def resume(branch: Branch, body: bytes, name: str) -> Transaction:
         UsageError: it belongs to another branch.
     """
     facts, changes = decode_manifest(body, name)
-    if facts.branch_id != branch.branch_id:
-        raise UsageError(f"{name} is of branch {facts.branch!r}, not of this {branch.name!r}.", next="Use that branch.")
-    transaction = Transaction(
-        branch,
-        facts.writer,
-        facts.message,
+    if facts.branch_id != at.branch_id:
+        raise UsageError(f"{name} is of branch {facts.branch!r}, not of this {at.name!r}.", next="Use that branch.")
+    options = TransactionOptions(
+        writer=facts.writer,
+        message=facts.message,
         token=facts.token,
         node=facts.node,
         expect_unchanged=facts.expect_unchanged,
         on_staged="keep" if facts.on_staged == "keep" else "fail",
         position=facts.position,
-        max_uncommitted_bytes=None,
         metadata=facts.metadata,
         committer=facts.committer,
     )
-    done = transactions.granted(branch._at, facts.writer, facts.id)
+    transaction = Transaction(core, at, options, facts.base)
+    done = transactions.granted(at, facts.writer, facts.id)
     if done is not None:
         raise writers.was_published(facts.writer, facts.id, done)
     transaction._restore(facts, changes)

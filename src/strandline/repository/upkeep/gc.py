@@ -11,30 +11,31 @@ from msgspec.structs import replace
 from strandline.arguments import checked
 from strandline.errors import UsageError
 from strandline.operations import logged
+from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.core.retention import GRACE_DAYS, Retention, check_retention
+from strandline.repository.names.branches import repository_record
+from strandline.repository.names.settings import change_settings
 from strandline.repository.upkeep.garbage import Collector, Marker, Plan, Progress, mark_here, no_progress
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from strandline.repository.repository import Repository
 
 
 @checked()
 class GarbageCollection:
     """Deletes what nothing refers to and nobody is about to refer to, while everyone works."""
 
-    def __init__(self, repository: Repository) -> None:
-        self._repository = repository
+    def __init__(self, core: RepositoryCore) -> None:
+        self._core = core
 
     @property
     def place(self) -> str:
-        return self._repository.place
+        return self._core.name
 
     @property
     def retention(self) -> Retention:
         """For how long commits are kept; by default all are, for ever."""
-        return self._repository.settings.retention
+        return repository_record(self._core)[1].retention
 
     @logged("set retention")
     def set_retention(self, days: float | None, branches: Mapping[str, float | None] | None = None) -> None:
@@ -48,7 +49,7 @@ class GarbageCollection:
             UsageError: less than a day.
         """
         rules = check_retention(days, self.retention.branches if branches is None else branches)
-        self._repository._change(lambda record: replace(record, retention=rules))
+        change_settings(self._core, lambda record: replace(record, retention=rules))
 
     @logged("plan garbage collection")
     def plan(
@@ -96,9 +97,8 @@ class GarbageCollection:
             if type(spark).__module__.partition(".")[0] != "pyspark":
                 raise UsageError(f"{spark!r} is no Spark session.", next="Give a SparkSession, or leave it out.")
             marker = import_module("strandline.spark.garbage").marker(spark)
-        core = self._repository._core
         return Collector(
-            core,
+            self._core,
             self.retention,
             grace_days=grace_days,
             despite_readers=despite_readers,

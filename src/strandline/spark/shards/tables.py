@@ -8,7 +8,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from strandline.errors import UpperMismatch, UsageError
 from strandline.repository.branch import Branch
-from strandline.repository.refs.ref import Ref, open_ref
+from strandline.repository.refs.ref import Ref
 from strandline.repository.transactions.transaction import TransactionResult
 from strandline.shards.rows.codec import DIFF
 from strandline.shards.shard import Shard
@@ -66,7 +66,7 @@ def absorb(spark: SparkSession, shard: Shard, ref: Ref, path: str, *, writer: st
     Raises:
         UpperMismatch: the shard is finished.
     """
-    committed = open_ref(ref._core, str(ref.id))
+    committed = ref._core.open(str(ref.id))
     after = _counted(_padded(committed.table(path).to_spark(spark), shard), F.count(F.lit(1)), shard, _NEW)
     handle = shard.writer(writer)
     while True:

@@ -82,7 +82,7 @@ def publish(actor: Actor, kind: str) -> None:
         writer=job.writer,
         transaction=job.transaction_id,
         repeat=job.is_repeat,
-        on_staged=job._on_staged,
+        on_staged=job._options.on_staged,
     )
     job._draft = replace(job._draft, message=op.value)
 

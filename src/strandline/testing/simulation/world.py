@@ -20,6 +20,7 @@ from strandline.kv.memory import MemoryStore
 from strandline.kv.store import Store
 from strandline.repository.core.record import LockOwner, RepositoryRecord
 from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.handles import open_ref
 from strandline.repository.names.repositories import create_repository
 from strandline.repository.repository import Repository
 from strandline.testing.clock import START_US, ManualClock
@@ -191,6 +192,7 @@ class World:
             commits=CommitLog(stores),
             resolver=Resolver(stores.trees.blobs),
             reopen=(World, ()),
+            open_ref=open_ref,
             upkeep=upkeep,
             compacts=compacts,
         )
