@@ -16,7 +16,7 @@ from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
 from strandline.errors import Conflict, StorageError, StrandlineError, UsageError
 from strandline.parallel import in_parallel
 from strandline.repository.objects.upload import upload
-from strandline.repository.objects.writable import IfChanged, Overwrite, Writable
+from strandline.repository.objects.writable import Overwrite, Writable
 from strandline.repository.refs.results import as_info
 from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files
 from strandline.spark.session import described, held_settings, reason_of
@@ -31,10 +31,9 @@ from strandline.tables.layout import (
 )
 from strandline.tables.record import (
     RECORD_NAME,
-    SchemaChange,
     TableRecord,
-    Wanted,
     WriteMode,
+    WriteOptions,
     encode_record,
     plan_record,
 )
@@ -56,58 +55,41 @@ ADVISORY_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 MIN_FILE_BYTES = 1 << 20
 
 
-def write_table(
-    table: Table,
-    data: DataFrame,
-    mode: WriteMode,
-    wanted: Wanted,
-    change: SchemaChange | None,
-    where: str | None,
-    target_file_bytes: int | None,
-    if_changed: IfChanged,
-) -> TableWrite:
+def write_table(table: Table, data: DataFrame, options: WriteOptions) -> TableWrite:
+    """Let Spark write files, and stage them with all that the options say; see `Table.write`."""
     branch = table.ref
     if not isinstance(branch, Writable):
         raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
     if branch.is_repeat:
         return TableWrite(files=0, bytes=0, rows=0, changes=0, spark_seconds=0.0, strandline_seconds=0.0)
     with branch.writing():
-        return _write(table, branch, data, mode, wanted, change, where, target_file_bytes, if_changed)
+        return _write(table, branch, data, options)
 
 
-def _write(
-    table: Table,
-    branch: Writable,
-    data: DataFrame,
-    mode: WriteMode,
-    wanted: Wanted,
-    change: SchemaChange | None,
-    where: str | None,
-    target_file_bytes: int | None,
-    if_changed: IfChanged,
-) -> TableWrite:
+def _write(table: Table, branch: Writable, data: DataFrame, options: WriteOptions) -> TableWrite:
     started = time.monotonic()
     if not hasattr(data, "sparkSession"):
         raise UsageError(
             f"A table is written from a Spark DataFrame, not from {type(data).__name__}.",
             next="Make one with spark.createDataFrame(…).",
         )
-    if target_file_bytes is not None and target_file_bytes < MIN_FILE_BYTES:
-        raise UsageError(f"Files of {target_file_bytes:,} bytes are too small.", next="Use at least 1 MiB.")
+    most = options.target_file_bytes
+    if most is not None and most < MIN_FILE_BYTES:
+        raise UsageError(f"Files of {most:,} bytes are too small.", next="Use at least 1 MiB.")
     held_info, held = table.find_record()
     if held is None:
         _refuse_bad_place(branch, table)
-    record = plan_record(held, data.schema.jsonValue()["fields"], mode, wanted, change, table.path)
+    record = plan_record(held, data.schema.jsonValue()["fields"], options, table.path)
     rows = _fitting(data, record)
-    replaced = _whole(mode, record)
-    if where is not None:
-        rows, replaced = _replace_where(table, rows, mode, held, record, where)
+    replaced = _whole(options.mode, record)
+    if options.where is not None:
+        rows, replaced = _replace_where(table, rows, options.mode, held, record, options.where)
     core = branch._core
     prefix = branch._new_folder()
     spark_started = time.monotonic()
     try:
         with described(data.sparkSession, f"strandline: write {table.path} on {core.name}/{branch.name}"):
-            _let_spark_write(rows, record, core.resolver.namespace.spark_url(prefix), table, target_file_bytes)
+            _let_spark_write(rows, record, core.resolver.namespace.spark_url(prefix), table, most)
             spark_seconds = time.monotonic() - spark_started
             files = _written(table, record, prefix)
             # before anything refers to them, the files must be as durable as all else
@@ -142,7 +124,7 @@ def _write(
     overwrite = None
     if replaced is not None:
         taken = [table.prefix + relative for relative in replaced.taken]
-        overwrite = Overwrite(below=table.prefix, keep=is_kept, present=taken, if_changed=if_changed)
+        overwrite = Overwrite(below=table.prefix, keep=is_kept, present=taken, if_changed=options.if_changed)
     expect = {table.record_path: None if held_info is None else held_info.checksum}
     changes = waiting_for_locks(
         core.stores.clock, LOCK_PATIENCE_S, lambda: branch.stage_atomically(entries, overwrite, expect)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, cast, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 from msgspec.structs import replace
 
 from strandline.errors import Corrupted, NewerFormat, SchemaMismatch, UsageError
+from strandline.repository.objects.writable import IfChanged
 from strandline.tables.columns import is_widening, same_type
 
 RECORD_NAME = "_strandline_table.json"
@@ -87,21 +89,25 @@ OptionValue = str | bool | int | float
 """Of an option of a format; Spark writes all of them as texts."""
 
 
-class Wanted(NamedTuple):
-    """What a write asks of the table record; None leaves it as it is."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """The arguments of `table.write(…)`, which says what each of them is for; None is what was not said."""
 
+    mode: WriteMode = "append"
+    where: str | None = None
     partition_by: tuple[str, ...] | None = None
+    schema: SchemaChange | None = None
     file_format: str | None = None
     options: Mapping[str, OptionValue] | None = None
     statistics: tuple[str, ...] | None = None
+    target_file_bytes: int | None = None
+    if_changed: IfChanged = "fail"
 
 
 def plan_record(
     held: TableRecord | None,
     fields: Sequence[Field],
-    mode: str,
-    wanted: Wanted,
-    change: SchemaChange | None,
+    wanted: WriteOptions,
     path: str,
 ) -> TableRecord:
     """The record that a table has after a write; decided before anything is written.
@@ -110,6 +116,7 @@ def plan_record(
         UsageError: the arguments do not fit together.
         SchemaMismatch: the columns are not the table's, and the change was not asked for.
     """
+    mode, change = wanted.mode, wanted.schema
     if mode not in ("append", "overwrite", "overwrite_partitions"):
         raise UsageError(f"{mode!r} is not a write mode.", next="Use append, overwrite or overwrite_partitions.")
     if change not in (None, "merge", "replace") or (change == "replace" and mode != "overwrite"):
@@ -132,7 +139,7 @@ def plan_record(
     return record if record == held else replace(record, format=FORMAT_VERSION)
 
 
-def _new_record(held: TableRecord | None, fields: Sequence[Field], wanted: Wanted) -> TableRecord:
+def _new_record(held: TableRecord | None, fields: Sequence[Field], wanted: WriteOptions) -> TableRecord:
     before = held or TableRecord(fields=())
     file_format = wanted.file_format or before.file_format
     if file_format not in get_args(FileFormat):
@@ -178,7 +185,7 @@ def _options(options: Mapping[str, object]) -> dict[str, str]:
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 
-def _refuse_other_layout(held: TableRecord, wanted: Wanted, path: str) -> None:
+def _refuse_other_layout(held: TableRecord, wanted: WriteOptions, path: str) -> None:
     advice = 'Leave it out, or rewrite the table with mode="overwrite", schema="replace".'
     if wanted.partition_by is not None and wanted.partition_by != held.partition_by:
         raise UsageError(

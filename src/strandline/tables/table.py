@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from strandline.arguments import checked
+from strandline.engines import engine
 from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
 from strandline.operations import logged
@@ -24,8 +25,8 @@ from strandline.tables.record import (
     OptionValue,
     SchemaChange,
     TableRecord,
-    Wanted,
     WriteMode,
+    WriteOptions,
     decode_record,
 )
 from strandline.tables.scan import Pruning, TableFile, data_files
@@ -187,7 +188,7 @@ class Table:
             UsageError: the condition does not fit, or the session cannot reach the object store.
             ObjectMissing: a file of the table is gone from the object store.
         """
-        frame: DataFrame = _engine("spark").read_table(self, spark, where)
+        frame: DataFrame = engine("spark").read_table(self, spark, where)
         return frame
 
     def dataset(self) -> ds.Dataset:
@@ -313,27 +314,24 @@ class Table:
                 f"A write into {self.ref!r} is published with it, and has no message or writer of its own.",
                 next="Give the message to the transaction, or write to the branch.",
             )
-        if message is not None and isinstance(self.ref, Branch):
-            options_given = {"where": where, "partition_by": partition_by, "schema": schema, "options": options}
-            with self.ref.transaction(writer or this_thread(), message) as transaction:
-                return Table(transaction, self.path).write(
-                    data,
-                    mode,
-                    **options_given,  # type: ignore[arg-type]
-                    file_format=file_format,
-                    statistics=statistics,
-                    target_file_bytes=target_file_bytes,
-                    if_changed=if_changed,
-                )
-        wanted = Wanted(
+        wanted = WriteOptions(
+            mode=mode,
+            where=where,
             partition_by=_texts(partition_by),
+            schema=schema,
             file_format=file_format,
             options=options,
             statistics=_texts(statistics),
+            target_file_bytes=target_file_bytes,
+            if_changed=if_changed,
         )
-        written: TableWrite = _engine("spark").write_table(
-            self, data, mode, wanted, schema, where, target_file_bytes, if_changed
-        )
+        if message is not None and isinstance(self.ref, Branch):
+            with self.ref.transaction(writer or this_thread(), message) as transaction:
+                return Table(transaction, self.path)._write(data, wanted)
+        return self._write(data, wanted)
+
+    def _write(self, data: DataFrame, options: WriteOptions) -> TableWrite:
+        written: TableWrite = engine("spark").write_table(self, data, options)
         return written
 
 
@@ -358,7 +356,3 @@ def _package(name: str, extra: str | None = None) -> Any:
             f"This needs the Python package {error.name!r}, which is not installed.",
             next=f"Run: pip install 'strandline[{extra or name}]'",
         ) from error
-
-
-def _engine(name: str) -> Any:
-    return _package(f"strandline.{name}", name)

@@ -22,6 +22,7 @@ from strandline.branch import transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.locking import OnDirty
 from strandline.branch.rules.ranges import Range, as_ranges, told
+from strandline.engines import engine
 from strandline.errors import (
     Conflict,
     Corrupted,
@@ -430,9 +431,7 @@ def check_job(job: str) -> str:
 def _copy(held: Held, tasks: Sequence[CopyTask], spark: SparkSession | None) -> Iterator[tuple[str, Entry]]:
     copier: Copier = copy_here
     if spark is not None:
-        from importlib import import_module
-
-        copier = import_module("strandline.spark.copying").copier(spark)
+        copier = engine("spark").copier(spark)
     keyed = [msgspec.structs.replace(task, target_key=held._new_key(task.path)) for task in tasks]
     by_path = {task.path: task for task in keyed}
     now = held._core.stores.clock.now_us()

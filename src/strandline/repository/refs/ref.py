@@ -6,7 +6,6 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from importlib import import_module
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -17,6 +16,7 @@ from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted
 from strandline.clock import Microseconds, to_us
+from strandline.engines import tables
 from strandline.errors import Corrupted, ObjectMissing, ObjectNotFound, UsageError
 from strandline.ids import CommitId, check_path, prefix_end
 from strandline.operations import logged
@@ -318,8 +318,7 @@ class Ref:
 
     def table(self, path: str) -> Table:
         """The table at a path; see `strandline.tables`."""
-        # by name: tables stand above this package and import it
-        made: Table = import_module("strandline.tables.table").Table(self, path)
+        made: Table = tables().Table(self, path)
         return made
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from strandline.arguments import checked
+from strandline.engines import engine
 from strandline.errors import UsageError
 from strandline.operations import logged
 from strandline.repository.core.repository_core import RepositoryCore
@@ -96,7 +96,7 @@ class GarbageCollection:
         if spark is not None:
             if type(spark).__module__.partition(".")[0] != "pyspark":
                 raise UsageError(f"{spark!r} is no Spark session.", next="Give a SparkSession, or leave it out.")
-            marker = import_module("strandline.spark.garbage").marker(spark)
+            marker = engine("spark").marker(spark)
         return Collector(
             self._core,
             self.retention,
