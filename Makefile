@@ -53,10 +53,10 @@ mutation: ## keep the change in the work tree as a mutation that the simulator m
 bench: setup ## tables, pictures and benchmarks/results.json; ONLY=name for a part
 	@$(RUN) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))
 
-bench-compare: setup ## two commits, in turn: A=commit, B=commit (the work tree), ONLY=name, PAIRS=n
+bench-compare: setup ## two commits, in turn: A=commit, B=commit (the work tree), ONLY=name, PAIRS=n, OWN=1 for A's own benchmarks
 	@test -n "$(A)" || { echo 'Give A=commit to compare with.'; exit 2; }
 	@$(RUN) $(BIN)/python -m benchmarks.compare --a $(A) $(if $(B),--b $(B)) $(if $(ONLY),--only $(ONLY)) \
-		$(if $(PAIRS),--pairs $(PAIRS))
+		$(if $(PAIRS),--pairs $(PAIRS)) $(if $(OWN),--own)
 
 docs: setup ## the documentation as a site, in .cache/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .cache/site

@@ -1,6 +1,6 @@
 """Compares two commits: the same benchmark on the source of both, in turn, until the ratio is known well enough.
 
-`make bench-compare A=<commit> [B=<commit>] [ONLY=name]`. The machine's own speed varies by more than any change that is
+`make bench-compare A=<commit> [B=<commit>] [ONLY=name] [OWN=1]`. The machine's own speed varies by more than any change that is
 looked for, so nothing is concluded from a number alone: each run of A stands beside a run of B, the order changes from
 pair to pair, and what is reported is the geometric mean of the ratios with its 95 % interval (Student's t on their
 logarithms). Above 1 means that B is slower. Four references that no change touches run beside each: if their ratio is
@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -56,24 +57,34 @@ OF_RUN = "the whole run"
 
 
 @contextmanager
-def source(commit: str | None) -> Iterator[Path]:
-    """The source of a commit in a folder of its own; the work tree itself if it is None."""
+def source(commit: str | None, *, own: bool = False) -> Iterator[Path]:
+    """The source of a commit in a folder of its own; the work tree itself if it is None.
+
+    Args:
+        own: with the benchmarks as they were at that commit, for one that knew other names inside. Only what runs
+            them, and the references beside them, are those of the work tree.
+    """
     if commit is None:
         yield ROOT / "src"
         return
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="compare-") as folder:
-        archive = subprocess.run(["git", "archive", commit, "src"], cwd=ROOT, capture_output=True)
+        parts = ["src", "benchmarks"] if own else ["src"]
+        archive = subprocess.run(["git", "archive", commit, *parts], cwd=ROOT, capture_output=True)
         if archive.returncode:
             raise SystemExit(f"git cannot read the commit {commit!r}: {archive.stderr.decode().strip()}")
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        if own:
+            shutil.copy(ROOT / "benchmarks" / "one.py", Path(folder) / "benchmarks" / "one.py")
+            (Path(folder) / ".cache").symlink_to(CACHE)
         yield Path(folder) / "src"
 
 
 def measured(src: Path, name: str) -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONPATH": str(src)}
+    environment = {**os.environ, "PYTHONPATH": f"{src}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-m", "benchmarks.one", name]
-    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    place = src.parent if (src.parent / "benchmarks").is_dir() else ROOT
+    run = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
     if run.returncode:
         raise SystemExit(f"{name} does not run on {src}:\n{run.stderr[-2_000:]}")
     found: dict[str, Any] = json.loads(run.stdout.splitlines()[-1])
@@ -131,9 +142,10 @@ def main() -> int:
     parser.add_argument("--only", choices=NAMES, action="append", help="a benchmark; may be repeated")
     parser.add_argument("--pairs", type=int, default=12, help="at most so many pairs")
     parser.add_argument("--limit", type=float, default=1.03, help="fail if a ratio is above it by its lower end")
+    parser.add_argument("--own", action="store_true", help="run A's benchmarks on A: it knew other names inside")
     chosen = parser.parse_args()
     slower = []
-    with source(chosen.a) as a, source(chosen.b) as b:
+    with source(chosen.a, own=chosen.own) as a, source(chosen.b) as b:
         for name in chosen.only or NAMES:
             print(f"\n{name}: B ÷ A, above 1 is slower", flush=True)
             for what, ratios in compare(name, a, b, chosen.pairs).items():

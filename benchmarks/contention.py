@@ -21,6 +21,7 @@ from strandline.testing.counting import CountingStore
 MILLION = 1_000_000
 WRITER = """
 import sys, time, strandline
+from strandline.tree.rows import Entry
 main = strandline.open(sys.argv[1]).repository("bench").branch("main")
 number, until = 0, time.monotonic() + 0.05
 print("ready", flush=True)

@@ -58,6 +58,11 @@ def test_a_commit_is_measured_from_its_own_source() -> None:
     with source(head.stdout.strip()) as src:
         assert (src / "strandline" / "__init__.py").is_file()
         assert src != compare.ROOT / "src"
+        assert not (src.parent / "benchmarks").exists()
+    with source(head.stdout.strip(), own=True) as src:
+        run_by = (src.parent / "benchmarks" / "one.py").read_bytes()
+        assert run_by == (compare.ROOT / "benchmarks" / "one.py").read_bytes()
+        assert (src.parent / "benchmarks" / "staging.py").is_file()
     with source(None) as src:
         assert src == compare.ROOT / "src"
     with pytest.raises(SystemExit, match="cannot read the commit"), source("nowhere"):
