@@ -1,10 +1,10 @@
 """Compares two commits: the same benchmark on the source of both, in turn, until the ratio is known well enough.
 
-`make bench-compare A=<commit> [B=<commit>] [ONLY=name] [OWN=1]`. The machine's own speed varies by more than any change
-that is looked for, so nothing is concluded from a number alone: each run of A stands beside a run of B, the order changes from
-pair to pair, and what is reported is the geometric mean of the ratios with its 95 % interval (Student's t on their
-logarithms). Above 1 means that B is slower. Four references that no change touches run beside each: if their ratio is
-not about 1, the machine changed between the two, and the pair says so.
+`make bench-compare A=<commit> [B=<commit>] [ONLY=name] [OWN=1]`. The machine's own speed varies by more than any
+change that is looked for, so nothing is concluded from a number alone: each run of A stands beside a run of B, the
+order changes from pair to pair, and what is reported is the geometric mean of the ratios with its 95 % interval
+(Student's t on their logarithms). Above 1 means that B is slower. Four references that no change touches run beside
+each: if their ratio is not about 1, the machine changed between the two, and the pair says so.
 """
 
 from __future__ import annotations
