@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import strandline
 from benchmarks.harness import Result, folder, result, seconds
 from strandline.repository.repository import Repository
-from strandline.shards.handles.reader import Listen
+from strandline.shards.handles.listen import Listen
 from strandline.shards.shard import Shard
 
 SMALL_ROWS = 1_000

@@ -17,7 +17,7 @@ Otherwise a thousand short processes that each begin a compaction would never fi
 log = logging.getLogger("strandline")
 
 
-class Upkeep(Protocol):
+class Background(Protocol):
     """Runs jobs beside the callers, of each key at most one at a time."""
 
     def start(self, key: tuple[str, ...], job: Callable[[], object]) -> None: ...
@@ -25,10 +25,8 @@ class Upkeep(Protocol):
     def pause(self, seconds: float) -> bool:
         """Wait within a job; at once over, and true, when the lake is being closed."""
 
-    def close(self) -> None: ...
 
-
-class ThreadedUpkeep:
+class BackgroundThreads:
     """A daemon thread a job. A job that fails is told to the log: it is begun again when it is needed again.
 
     Jobs of a forked child that ends with `os._exit`, as those of `multiprocessing` do, end with it: close its lake.
@@ -79,10 +77,10 @@ class ThreadedUpkeep:
             thread.join(max(0.0, until - time.monotonic()))
 
 
-_open: weakref.WeakSet[ThreadedUpkeep] = weakref.WeakSet()
+_open: weakref.WeakSet[BackgroundThreads] = weakref.WeakSet()
 
 
 @atexit.register
 def _at_exit() -> None:
-    for upkeep in list(_open):
-        upkeep.close()
+    for background in list(_open):
+        background.close()

@@ -16,7 +16,7 @@ from msgspec.structs import replace as replace_fields
 
 from strandline import forks
 from strandline.arguments import checked
-from strandline.background import ThreadedUpkeep
+from strandline.background import BackgroundThreads
 from strandline.blob import BlobStore, Resolver, join_url
 from strandline.blob import open_store as open_blobs
 from strandline.blob.fallback import FallbackBlobs
@@ -109,7 +109,7 @@ class Lake:
         self._clock = clock
         self._cores: dict[RepositoryId, RepositoryCore] = {}
         self._lock = forks.lock()
-        self._upkeep = ThreadedUpkeep()
+        self._upkeep = BackgroundThreads()
         deciding = service_urls(settings.shard_service)
         compacting = service_urls(settings.shard_upkeep) or deciding
         self._shard_service = ShardService(deciding, clock) if deciding else None

@@ -12,7 +12,7 @@ from strandline.blob.store import BlobInfo
 from strandline.errors import BeforeSince, StoreUnavailable, StrandlineError, UsageError
 from strandline.shards.deciding.commands import Downgrade
 from strandline.shards.deciding.machine import Machine
-from strandline.shards.handles import reader as readers
+from strandline.shards.handles import snapshot as snapshots
 from strandline.shards.handles.batching import BatchingWriter
 from strandline.shards.log.blob_consensus import BlobConsensus
 from strandline.shards.rows.contents import contents as split_contents
@@ -130,7 +130,7 @@ def test_a_snapshot_is_held_before_its_parts_are_looked_up(monkeypatch: pytest.M
         oldest.append(reader._oldest())
         return contents(*arguments)
 
-    monkeypatch.setattr(readers, "contents", looked_up)
+    monkeypatch.setattr(snapshots, "contents", looked_up)
     with reader.snapshot(0):
         pass
     assert oldest == [process.machine.state.seqno]
@@ -220,7 +220,7 @@ def test_old_rollups_stay_while_the_log_needs_them(monkeypatch: pytest.MonkeyPat
 
 
 def batches(process: Process) -> BatchingWriter:
-    return BatchingWriter(process.shard, NoUpkeep(), 3_600.0)
+    return BatchingWriter(process.shard._open, NoUpkeep(), 3_600.0)
 
 
 def test_a_batch_whose_reply_was_lost_is_appended_once() -> None:

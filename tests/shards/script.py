@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.errors import StrandlineError
-from strandline.shards.handles.reader import DurableReader, Listen, Reader, Snapshot
+from strandline.shards.handles.durable_reader import DurableReader
+from strandline.shards.handles.listen import Listen
+from strandline.shards.handles.reader import Reader
+from strandline.shards.handles.snapshot import Snapshot
 from strandline.shards.handles.writer import Writer
 from strandline.shards.rows.batches import WrittenBatch
 from strandline.shards.state.frontier import Antichain

@@ -149,7 +149,7 @@ def test_p44_a_merge_covers_its_inputs_and_keeps_their_sums(stage: Stage) -> Non
         (after,) = process.shard.state.batches
         assert (after.lower, after.upper) == (before[0].lower, before[-1].upper)
         assert max(batch.since for batch in before) <= after.since <= 7
-        found = process.shard.rows.read(_pieces(process.shard.state), process.machine.place.blobs)
+        found = process.shard._open.rows.read(_pieces(process.shard.state), process.machine.place.blobs)
         sums: dict[tuple[str, int], int] = {}
         for table in found:
             for row in table.to_pylist():

@@ -298,8 +298,8 @@ def test_splits_by_key_hold_each_row_once_nulls_as_well(stage: Stage) -> None:
     writer.compare_and_append([((1, 1), 0, 1), ((2, 1), 0, 1), ((None, 1), 0, 1)], 0, 1)
     writer.compare_and_append([((1, 1), 1, 1), ((100, 1), 1, 1), ((None, 1), 1, -1), ((None, 2), 1, 1)], 1, 2)
     for count in (1, 2, 5):
-        splits = contents_by_key(shard.state, 1, shard.rows, count)
-        rows = [row for split in splits for row in as_tuples(split.to_arrow(blobs=stage.blobs), shard.codec)]
+        splits = contents_by_key(shard.state, 1, shard._open.rows, count)
+        rows = [row for split in splits for row in as_tuples(split.to_arrow(blobs=stage.blobs), shard._open.codec)]
         assert sorted(rows, key=str) == sorted(
             [((1, 1), 1, 2), ((2, 1), 1, 1), ((100, 1), 1, 1), ((None, 2), 1, 1)], key=str
         )

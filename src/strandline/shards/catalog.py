@@ -11,6 +11,7 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from strandline.background import Background
 from strandline.blob.store import BlobStore
 from strandline.clock import Clock, Microseconds
 from strandline.envelope import decode, encode
@@ -28,7 +29,7 @@ from strandline.shards.rows.codec import CODECS, JsonCodec, checked_schema, dese
 from strandline.shards.shard import Shard
 from strandline.shards.state.state import ShardId, State
 from strandline.shards.state.transitions import initial
-from strandline.shards.upkeep.upkeep import Background, Heartbeats, is_due, maintain
+from strandline.shards.upkeep.upkeep import Heartbeats, is_due, maintain
 
 ConsensusKind = Literal["kv", "blob"]
 FOLDER = "shards"

@@ -14,17 +14,18 @@ from functools import cache
 import msgspec
 import pyarrow as pa
 
+from strandline.background import Background
 from strandline.clock import SystemClock
 from strandline.errors import UsageError
 from strandline.ids import new_id
 from strandline.kv.memory import MemoryStore
 from strandline.shards.catalog import ShardCatalog
-from strandline.shards.handles.reader import POLL_FIRST_S, POLL_MAX_S, POLL_SHARE
+from strandline.shards.handles.open_shard import POLL_FIRST_S, POLL_MAX_S, POLL_SHARE
 from strandline.shards.log.metering import Count
 from strandline.shards.rows.batches import PART_TARGET_BYTES
 from strandline.shards.shard import Shard
 from strandline.shards.state.transitions import INLINE_MAX_BYTES
-from strandline.shards.upkeep.upkeep import Background, maintain
+from strandline.shards.upkeep.upkeep import maintain
 
 YEAR_S = 365 * 86_400
 REHEARSED_APPENDS = 512

@@ -12,19 +12,14 @@ from strandline.errors import SchemaMismatch
 from strandline.operations import logged
 from strandline.shards.deciding.machine import DEFAULT_TIMEOUT_S, Machine
 from strandline.shards.handles.batching import BatchingWriter
-from strandline.shards.handles.reader import (
-    READER_LEASE_S,
-    DurableReader,
-    Listen,
-    Reader,
-    Snapshot,
-    listen_to,
-    snapshot_of,
-)
+from strandline.shards.handles.durable_reader import DurableReader
+from strandline.shards.handles.listen import Listen, listen_to
+from strandline.shards.handles.open_shard import OpenShard
+from strandline.shards.handles.reader import READER_LEASE_S, Reader
+from strandline.shards.handles.snapshot import Snapshot, snapshot_of
 from strandline.shards.handles.writer import Writer
 from strandline.shards.log.metering import Count, Meter
-from strandline.shards.rows.codec import Codec, checked_schema, refuse_no_evolution, serialised
-from strandline.shards.rows.contents import Rows
+from strandline.shards.rows.codec import checked_schema, refuse_no_evolution, serialised
 from strandline.shards.state.frontier import Antichain, antichain
 from strandline.shards.state.state import ShardId, State
 from strandline.shards.state.trace import Merged
@@ -53,9 +48,9 @@ class Shard:
         self.name = name
         self._machine = machine
         self._heartbeats = heartbeats
+        self._open = OpenShard(name, machine, heartbeats)
         self._meter = meter
         self._reopen = reopen
-        self._rows: tuple[int, Rows, Codec] | None = None
 
     def __repr__(self) -> str:
         return f"<Shard {self.name}>"
@@ -91,32 +86,12 @@ class Shard:
     @property
     def schema(self) -> pa.Schema:
         """The columns, those of the key first."""
-        return self._read_as()[2].schema
+        return self._open.schema
 
     @property
     def key(self) -> tuple[str, ...]:
         """The names of the columns of the key."""
-        return self._read_as()[2].key
-
-    @property
-    def rows(self) -> Rows:
-        return self._read_as()[1]
-
-    @property
-    def codec(self) -> Codec:
-        return self._read_as()[2]
-
-    @property
-    def schema_id(self) -> int:
-        return self._read_as()[0]
-
-    def _read_as(self) -> tuple[int, Rows, Codec]:
-        """How rows are read and written under the newest schema that this process knows."""
-        state = self._machine.state
-        if self._rows is None or self._rows[0] != state.schema_id:
-            rows = rows_of(self._machine, state)
-            self._rows = (state.schema_id, rows, rows.make_codec())
-        return self._rows
+        return self._open.codec.key
 
     @property
     def counts(self) -> dict[str, Count]:
@@ -132,19 +107,19 @@ class Shard:
             name: makes it durable: the shard remembers its last append for ever, so that it can be repeated after any
                 time. Two writers of one name are one writer.
         """
-        return Writer(self, name)
+        return Writer(self._open, name)
 
     def batching_writer(self, every_s: float, name: str = "") -> BatchingWriter:
         """A handle that collects updates and appends them together: fewer requests, and news that are so much later."""
-        return BatchingWriter(self, self._heartbeats.background, every_s, name)
+        return BatchingWriter(self._open, self._heartbeats.background, every_s, name)
 
     def reader(self, *, lease_s: int = READER_LEASE_S, timeout_s: float = DEFAULT_TIMEOUT_S) -> Reader:
         """A handle that reads, and holds what it has not given up."""
-        return Reader(self, lease_s, timeout_s)
+        return Reader(self._open, lease_s, timeout_s)
 
     def durable_reader(self, name: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> DurableReader:
         """What may still be read, held under a name until it is removed."""
-        return DurableReader(self, name, timeout_s)
+        return DurableReader(self._open, name, timeout_s)
 
     def snapshot(
         self, as_of: int | None = None, *, num_splits: int = 1, timeout_s: float = DEFAULT_TIMEOUT_S
@@ -155,11 +130,11 @@ class Shard:
             BeforeSince: the shard forgot that time.
             ShardTimeout: it did not get complete.
         """
-        return snapshot_of(self, as_of, num_splits, timeout_s, None)
+        return snapshot_of(self._open, as_of, num_splits, timeout_s, None)
 
     def listen(self, as_of: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Listen:
         """All changes after a time, as they come. Who may be slow takes a `reader`, or a durable one beside it."""
-        return listen_to(self, as_of, timeout_s)
+        return listen_to(self._open, as_of, timeout_s)
 
     # --- changes of the whole -----------------------------------------------------------------------------------------
 

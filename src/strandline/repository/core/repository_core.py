@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from strandline import forks, metrics
-from strandline.background import Upkeep
+from strandline.background import Background
 from strandline.blob import Resolver
 from strandline.branch.at import BranchAt
 from strandline.branch.cell import BranchCell
@@ -52,7 +52,7 @@ class RepositoryCore:
     resolver: Resolver
     reopen: tuple[Callable[..., Any], tuple[Any, ...]]
     open_ref: Callable[[RepositoryCore, str, Any], Any]
-    upkeep: Upkeep
+    upkeep: Background
     compacts: bool = True
     shard_service: ShardService | None = None
     shard_upkeep: ShardService | None = None

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from strandline.arguments import checked
+from strandline.background import Background
 from strandline.closing import Closing
 from strandline.errors import StrandlineError, UsageError
 from strandline.forks import survives_forks
 from strandline.ids import new_id
 from strandline.operations import warning
+from strandline.shards.handles.open_shard import OpenShard
+from strandline.shards.handles.writer import Writer
 from strandline.shards.rows.batches import PART_TARGET_BYTES
 from strandline.shards.rows.updates import as_updates, check_bounds
-
-if TYPE_CHECKING:
-    from strandline.shards.shard import Shard
-    from strandline.shards.upkeep.upkeep import Background
 
 
 @checked()
@@ -29,11 +28,11 @@ class BatchingWriter(Closing):
     process that dies takes it along.
     """
 
-    def __init__(self, shard: Shard, background: Background, every_s: float, name: str = "") -> None:
+    def __init__(self, shard: OpenShard, background: Background, every_s: float, name: str = "") -> None:
         if not every_s > 0:
             raise UsageError(f"A batch is collected for some time, not for {every_s!r} seconds.")
         self._shard = shard
-        self._writer = shard.writer(name)
+        self._writer = Writer(shard, name)
         self._every_s = every_s
         self._is_closed = False
         self._is_copy = False

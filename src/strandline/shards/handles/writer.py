@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
 from strandline.arguments import checked
 from strandline.closing import Closing
 from strandline.errors import (
-    Contention,
     InvalidBounds,
-    OutcomeUnknown,
     StoreUnavailable,
-    StrandlineError,
     UpperMismatch,
     UsageError,
 )
 from strandline.forks import survives_forks
 from strandline.ids import new_id
 from strandline.shards.deciding.machine import DEFAULT_TIMEOUT_S
+from strandline.shards.handles.next_append import NextAppends, undecidable
+from strandline.shards.handles.open_shard import OpenShard
 from strandline.shards.rows.batches import (
     PART_TARGET_BYTES,
     BatchBuilder,
@@ -33,41 +30,20 @@ from strandline.shards.rows.batches import (
 )
 from strandline.shards.rows.parts import PartWriter
 from strandline.shards.state.frontier import Antichain, Frontier, antichain, bound_of
-from strandline.shards.state.state import NEVER, Batch, ShardId, State, WriterId
+from strandline.shards.state.state import NEVER, Batch, ShardId, WriterId
 from strandline.shards.state.transitions import (
     Append,
     Appended,
     AppendedAt,
     AppendNext,
-    Step,
     TooMuchInline,
     UpperIs,
-    WriterUnknown,
-    append_next,
     expire_writer,
     finish,
     heartbeat_writer,
-    register_writer,
-    rename_writer,
 )
 
-if TYPE_CHECKING:
-    from strandline.shards.shard import Shard
-
 WRITER_LEASE_S = 3_600
-SESSION_ATTEMPTS = 5
-
-
-@dataclass(slots=True)
-class _Session:
-    """Appends at the next time that are decided elsewhere.
-
-    Attributes:
-        token: of its last append that was acknowledged, or the one that it was registered with.
-    """
-
-    id: WriterId
-    token: str
 
 
 QUERY = " of query "
@@ -82,19 +58,18 @@ class Writer(Closing):
         name: of a durable writer, which is never forgotten; "" for one with a lease.
     """
 
-    def __init__(self, shard: Shard, name: str = "") -> None:
+    def __init__(self, shard: OpenShard, name: str = "") -> None:
         if not isinstance(name, str) or not name.isprintable():
             raise UsageError(f"The name of a writer is a str of one line, not {name!r}.")
         self._shard = shard
-        self._machine = shard._machine
+        self._machine = shard.machine
         self.id = WriterId(f"w-{name}" if name else new_id())
         self._lease_s = NEVER if name else WRITER_LEASE_S
         self._forked()
         survives_forks(self)
 
     def _forked(self) -> None:
-        self._lock = threading.Lock()
-        self._session: _Session | None = None  # the parent's stays the parent's
+        self._next = NextAppends(self._shard, self._lease_s)  # the parent's session stays the parent's
 
     def __repr__(self) -> str:
         return f"<Writer {self.id} of {self._shard!r}>"
@@ -102,10 +77,9 @@ class Writer(Closing):
     def close(self) -> None:
         """Let the shard forget this writer, unless it is durable. A failure to say so does not matter."""
         state = self._machine.state
-        with self._lock:
-            session, self._session = self._session, None
+        session = self._next.end()
         ids = [self.id] if self._lease_s != NEVER and self.id in state.writers else []
-        ids += [session.id] if session is not None else []
+        ids += [session] if session is not None else []
         try:
             for id in ids:
                 self._forget(id)
@@ -276,125 +250,16 @@ class Writer(Closing):
         """Append at the next time, and go on after lost replies until it is known what became of it."""
         whole = _timeless(self._shard.id, updates) if _are_batches(updates) else self._written(updates, 0, 1)
         append = AppendNext(self.id, self._lease_s, token, whole.parts if whole else (), new_id(), epoch)
-        done = self._next(append, timeout_s)
+        done = self._next.decide(append, timeout_s)
         if isinstance(done, TooMuchInline):
             writer = self._parts()
-            done = self._next(replace(append, parts=tuple(writer.flushed(part) for part in append.parts)), timeout_s)
+            done = self._next.decide(
+                replace(append, parts=tuple(writer.flushed(part) for part in append.parts)), timeout_s
+            )
         if isinstance(done, UpperIs):
             raise self._finished()
         assert isinstance(done, AppendedAt)
         return done.time
-
-    def _next(self, append: AppendNext, timeout_s: float) -> AppendedAt | UpperIs | TooMuchInline:
-        """Have an append decided."""
-        if append.epoch is not None:  # may be repeated, by anybody and at any time
-            done: AppendedAt | UpperIs | TooMuchInline = self._machine.apply(append, timeout_s)
-            return done
-        if self._machine.route is None or self._lease_s == NEVER:
-            return self._next_here(append, timeout_s)
-        return self._next_routed(append, timeout_s)
-
-    def _next_here(
-        self, append: AppendNext, timeout_s: float, before: set[str | None] | None = None
-    ) -> AppendedAt | UpperIs | TooMuchInline:
-        """Decide an append in this process.
-
-        Invariant: as in `_compare_and_append`. Which append of the writer was the last one before the last attempt is
-        noted: as long as it still is, no attempt was done.
-
-        Args:
-            before: one of these was the writer's last append before an attempt elsewhere whose reply was lost.
-        """
-        limit = self._machine.place.inline_total_bytes
-        noted: set[str | None] = before or set()
-        has_lost_a_reply = before is not None
-
-        def command(state: State, now_us: int) -> Step[AppendedAt | UpperIs | TooMuchInline | WriterUnknown | None]:
-            nonlocal noted
-            writer = state.writers.get(append.writer)
-            last = None if writer is None else writer.token
-            if has_lost_a_reply and last != append.token and (last is None or last not in noted):
-                return Step(None)
-            noted = {last}
-            step = append_next(state, append, now_us, limit)
-            return Step(step.outcome, step.state)
-
-        def lost() -> None:
-            nonlocal has_lost_a_reply
-            has_lost_a_reply = True
-
-        done = self._machine.apply(command, timeout_s, lost=lost)
-        if done is None:
-            raise _undecidable()
-        assert not isinstance(done, WriterUnknown)
-        return done
-
-    def _next_routed(self, append: AppendNext, timeout_s: float) -> AppendedAt | UpperIs | TooMuchInline:
-        """Have an append decided elsewhere, or here if there is no answer.
-
-        Invariant: an append that is decided elsewhere is of a session, and demands that this is on record. If there was
-        no answer, the session's record first gets another id, under which it tells whether that was done. A session's
-        id is put on record once and never again, so the append does nothing if it is decided elsewhere after that.
-        """
-        clock = self._machine.place.clock
-        until_us = clock.now_us() + int(timeout_s * 1_000_000)
-
-        def left_s() -> float:
-            return max(0.0, (until_us - clock.now_us()) / 1_000_000)
-
-        for _ in range(SESSION_ATTEMPTS):
-            session = self._in_session(left_s())
-            known = self._machine.state.writers.get(session.id)
-            before: set[str | None] = {session.token, session.token if known is None else known.token}
-            append = replace(append, writer=session.id, must_be_known=True)
-            try:
-                done: AppendedAt | UpperIs | TooMuchInline | WriterUnknown = self._machine.ask(append, left_s())
-            except OutcomeUnknown:
-                return self._next_after_silence(session, append, before, left_s())
-            if not isinstance(done, WriterUnknown):
-                session.token = append.token
-                return done
-            self._leave(session)  # its lease is over, or another thread had no answer
-        raise Contention(f"The shard {self._shard.name!r} forgot a writer again and again.", next="Repeat the call.")
-
-    def _in_session(self, timeout_s: float) -> _Session:
-        with self._lock:
-            if self._session is None:
-                session = _Session(WriterId(new_id()), new_id())
-                self._machine.apply(
-                    lambda state, now_us: register_writer(state, session.id, self._lease_s, session.token, now_us),
-                    timeout_s,
-                )
-                self._session = session
-            return self._session
-
-    def _leave(self, session: _Session) -> None:
-        with self._lock:
-            if self._session is session:
-                self._session = None
-
-    def _next_after_silence(
-        self, session: _Session, append: AppendNext, before: set[str | None], timeout_s: float
-    ) -> AppendedAt | UpperIs | TooMuchInline:
-        """Find out what became of an append that had no answer, and decide it if it was not done.
-
-        Raises:
-            OutcomeUnknown: it cannot be told.
-        """
-        try:
-            with self._lock:  # of several threads without an answer, one renames the session
-                if self._session is session:
-                    other = _Session(WriterId(new_id()), session.token)
-                    self._machine.apply(lambda state, _: rename_writer(state, session.id, other.id), timeout_s)
-                    self._session = other
-                current = self._session
-            if current is None:
-                raise _undecidable()
-            return self._next_here(replace(append, writer=current.id, must_be_known=False), timeout_s, before)
-        except OutcomeUnknown:
-            raise
-        except StrandlineError as error:  # that nothing was done is true of the last attempt only
-            raise _undecidable() from error
 
     def heartbeat(self, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """Say that this writer is alive; every append does as well."""
@@ -440,7 +305,7 @@ class Writer(Closing):
             if isinstance(outcome, Appended):
                 return
             if has_lost_a_reply and (outcome.writer_upper >= upper or outcome.writer_upper == 0):
-                raise _undecidable()
+                raise undecidable()
             raise self._mismatch(outcome.current, lower)
 
     def _mismatch(self, current: int, expected: int) -> UpperMismatch:
@@ -470,14 +335,6 @@ class Writer(Closing):
                 place.blobs.delete_many(place.blob_key(part.key) for part in batch.parts if part.key)
             except StoreUnavailable:
                 return  # the sweeper finds them
-
-
-def _undecidable() -> OutcomeUnknown:
-    return OutcomeUnknown(
-        "The reply to an append was lost, and this writer appended something else since, or was forgotten: "
-        "it cannot be told whether the first one took effect.",
-        next="Read the shard. Threads and processes that append at once take a writer each.",
-    )
 
 
 def _timeless(shard: ShardId, batches: Sequence[WrittenBatch]) -> Batch | None:

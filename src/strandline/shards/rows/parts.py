@@ -122,9 +122,8 @@ def _read(
             table = file.read(columns=names, use_threads=part.rows > THREADED_ROWS)
     else:  # row groups that cannot match are not read; columns that an older writer had not are null
         fields = [*schema, *(pa.field(name, INT64) for name in own)]
-        from strandline.shards.rows import (
-            pruning,  # Arrow's datasets import pandas: two seconds that few processes need
-        )
+        # Arrow's datasets import pandas: two seconds that few processes need
+        from strandline.shards.rows import pruning
 
         table = pruning.matching_rows(source, pa.schema(fields), [*wanted.names, *own], where)
     rows = table.num_rows

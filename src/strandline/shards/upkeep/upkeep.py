@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from strandline.background import Background
 from strandline.clock import Clock, Microseconds
 from strandline.errors import StrandlineError
 from strandline.forks import survives_forks
@@ -21,14 +21,6 @@ LOOKS_EVERY_S = 0.2
 """So often it is looked whose lease is to be renewed: a short lease may come beside long ones at any time."""
 PASSES_MAX = 16
 """Merges in one go; what is left is found after the next append."""
-
-
-class Background(Protocol):
-    """Runs jobs beside the callers, of each key at most one at a time."""
-
-    def start(self, key: tuple[str, ...], job: Callable[[], object]) -> None: ...
-
-    def pause(self, seconds: float) -> bool: ...
 
 
 def is_due(state: State) -> bool:

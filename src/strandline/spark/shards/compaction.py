@@ -103,7 +103,7 @@ def _updates(spark: SparkSession, shard: Shard, state: State) -> DataFrame:
         diffs = F.coalesce(F.col(DIFF), F.lit(1)).cast("bigint")
         frames.append(frame.select(*names, at.cast("bigint").alias(TIME), diffs.alias(DIFF)))
     if inline:
-        table = concatenated(shard.rows.read(inline, place.blobs), shard.schema)
+        table = concatenated(shard._open.rows.read(inline, place.blobs), shard.schema)
         frame = spark.createDataFrame(table, schema)
         frames.append(frame.withColumn(TIME, F.greatest(F.col(TIME), F.lit(state.since)).cast("bigint")))
     return reduce(DataFrame.unionByName, frames) if frames else spark.createDataFrame([], schema)

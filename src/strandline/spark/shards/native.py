@@ -127,7 +127,7 @@ def written(shard: Shard, data: DataFrame, time: int = 0) -> WrittenBatch:
             rows = pq.read_metadata(source).num_rows
         size = place.blobs.head(key).size
         relative = key.removeprefix(place.folder + "/")
-        return Part(relative, b"", rows, size, shard.schema_id, time, time, False, has_diffs, False)
+        return Part(relative, b"", rows, size, shard._open.schema_id, time, time, False, has_diffs, False)
 
     return WrittenBatch(shard.id, time, time + 1, tuple(part for part in in_parallel(part, keys) if part.rows))
 

@@ -41,7 +41,7 @@ class Target:
 
     @classmethod
     def of(cls, shard: Shard) -> Target:
-        return cls(shard.id, shard.rows, shard.schema_id)
+        return cls(shard.id, shard._open.rows, shard._open.schema_id)
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> Written:
         """Write what a task has. Attempts that fail or are too many leave files that nobody refers to."""

@@ -28,7 +28,9 @@ from strandline.ids import new_id
 from strandline.lake import Lake
 from strandline.repository.feed import SCHEMA as FEED_SCHEMA
 from strandline.repository.feed import Feed
-from strandline.shards.handles.reader import DurableReader, Reader, Release, before_since
+from strandline.shards.handles.durable_reader import DurableReader
+from strandline.shards.handles.reader import Reader
+from strandline.shards.handles.snapshot import Release, before_since
 from strandline.shards.rows.codec import TIME
 from strandline.shards.rows.contents import Piece, Rows, Split, contents_by_key, pieces_of
 from strandline.shards.rows.updates import update_schema
@@ -128,7 +130,7 @@ class ShardReader(DataSourceReader):
             # not closed: its lease keeps the files until the query is over
             reader = shard.reader(lease_s=int(self._options.get("lease_s", READ_LEASE_S)))
             time = reader.snapshot(None if as_of is None else int(as_of)).as_of
-            return [ContentsPartition(split) for split in contents_by_key(shard.state, time, shard.rows, count)]
+            return [ContentsPartition(split) for split in contents_by_key(shard.state, time, shard._open.rows, count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)
@@ -212,7 +214,7 @@ class _Driver:
         if start >= end:
             return []
         state = self.shard.state
-        rows = self.shard.rows
+        rows = self.shard._open.rows
         found: list[InputPartition] = []
         if start == 0:
             as_of = min(max(self._durable.since.bound, state.since), _last(state, end))

@@ -30,7 +30,9 @@ from strandline.errors import (
     UpperMismatch,
 )
 from strandline.shards.deciding.machine import Machine, Place
-from strandline.shards.handles.reader import DurableReader, Listen, Reader
+from strandline.shards.handles.durable_reader import DurableReader
+from strandline.shards.handles.listen import Listen
+from strandline.shards.handles.reader import Reader
 from strandline.shards.log.blob_consensus import BlobConsensus
 from strandline.shards.log.consensus import Consensus
 from strandline.shards.log.kv_consensus import Head, KvConsensus
@@ -387,7 +389,7 @@ class Client:
             found = []
             for split in snapshot.splits:
                 table = split.to_arrow(blobs=self.shard._machine.place.blobs)
-                found += list(as_tuples(table, self.shard.codec))
+                found += list(as_tuples(table, self.shard._open.codec))
             self._note(call, found)
 
     def _give_up(self, call: Call) -> None:

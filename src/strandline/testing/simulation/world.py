@@ -87,7 +87,7 @@ class SimulatedUpkeep:
             except Killed:
                 raise
             except StrandlineError:
-                pass  # as in `ThreadedUpkeep`: it is begun again when it is needed again
+                pass  # as in `BackgroundThreads`: it is begun again when it is needed again
             finally:
                 self._running.discard(key)
 
