@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
@@ -12,11 +12,18 @@ from strandline.branch.at import BranchAt
 from strandline.branch.cell import BranchCell
 from strandline.ids import BranchId
 from strandline.repository.refs.ref import Ref
-from strandline.repository.transactions.claims import Keep, keep_nothing
 from strandline.tree.rows import Entry
 
 IfChanged = Literal["fail", "replace"]
 """What a transaction's overwrite does if others have changed its range since the transaction was begun."""
+
+
+Keep = Callable[[str, Entry], bool]
+"""Which objects below a prefix an overwrite leaves alone, by path and entry; it may raise `Conflict`."""
+
+
+def keep_nothing(_path: str, _entry: Entry) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

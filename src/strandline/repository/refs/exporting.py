@@ -11,20 +11,18 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
 from strandline import forks
 from strandline.blob import BlobNotFound, BlobStore, open_store
 from strandline.errors import Contention, StoreUnavailable, StrandlineError, UsageError, some_paths
-from strandline.ids import new_id
+from strandline.ids import CommitId, new_id
 from strandline.parallel import in_parallel
 from strandline.repository.refs.results import ObjectInfo
-
-if TYPE_CHECKING:
-    from strandline.repository.refs.ref import Ref
 
 COPY_BUFFER_BYTES = 1 << 20
 UNDER_WAY = ".strandline-export"
@@ -74,7 +72,20 @@ def _unfit(what: str) -> UsageError:
     return UsageError(what, safe="Nothing was written.", next="Export a prefix without it, or rename it on a branch.")
 
 
-def export(ref: Ref, items: Sequence[Item], target: str | Path, progress: Progress | None) -> int:
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What is exported.
+
+    Attributes:
+        open: the bytes of an object, as many as are on record.
+        commit: that the objects are of.
+    """
+
+    open: Callable[[ObjectInfo], BinaryIO]
+    commit: Callable[[], CommitId]
+
+
+def export(source: Source, items: Sequence[Item], target: str | Path, progress: Progress | None) -> int:
     """Copy objects to a local folder that is new or empty, or below a prefix in which nothing lies; their number."""
     refuse_unfit(items)
     lock = forks.lock()
@@ -85,11 +96,11 @@ def export(ref: Ref, items: Sequence[Item], target: str | Path, progress: Progre
                 progress(info)
 
     if is_url(target):
-        return _to_store(ref, items, os.fspath(target), tell)
-    return _to_folder(ref, items, checked_path(target), tell)
+        return _to_store(source, items, os.fspath(target), tell)
+    return _to_folder(source, items, checked_path(target), tell)
 
 
-def _to_folder(ref: Ref, items: Sequence[Item], target: Path, tell: Callable[[ObjectInfo], None]) -> int:
+def _to_folder(source: Source, items: Sequence[Item], target: Path, tell: Callable[[ObjectInfo], None]) -> int:
     root = Path(os.path.realpath(target))
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise UsageError(f"{str(target)!r} exists and is not an empty folder.", next="Export into a new folder.")
@@ -101,8 +112,8 @@ def _to_folder(ref: Ref, items: Sequence[Item], target: Path, tell: Callable[[Ob
         info, relative = item
         place = partial / relative
         place.parent.mkdir(parents=True, exist_ok=True)
-        with ref._open_whole(info) as source, place.open("wb") as file:
-            shutil.copyfileobj(source, file, COPY_BUFFER_BYTES)
+        with source.open(info) as opened, place.open("wb") as file:
+            shutil.copyfileobj(opened, file, COPY_BUFFER_BYTES)
         tell(info)
 
     try:
@@ -140,19 +151,19 @@ def _move_up(partial: Path) -> None:
         raise
 
 
-def _to_store(ref: Ref, items: Sequence[Item], target: str, tell: Callable[[ObjectInfo], None]) -> int:
+def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable[[ObjectInfo], None]) -> int:
     if any(relative == UNDER_WAY for _, relative in items):
         raise _unfit(f"{UNDER_WAY!r} is the name of the marker of an export.")
     place = open_store(target)
     stale = _left_behind(place, target)
     keys = {relative for _, relative in items}
-    mark = msgspec.json.encode(UnderWay(ref.id, new_id(), sorted(keys | stale)))
+    mark = msgspec.json.encode(UnderWay(source.commit(), new_id(), sorted(keys | stale)))
     place.put(UNDER_WAY, mark)
 
     def copy(item: Item) -> None:
         info, relative = item
-        with ref._open_whole(info) as source:
-            place.put(relative, source)
+        with source.open(info) as opened:
+            place.put(relative, opened)
         tell(info)
 
     try:

@@ -23,7 +23,7 @@ from strandline.operations import logged
 from strandline.repository.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.differences import Diff
-from strandline.repository.refs.exporting import checked_size, export, local_only
+from strandline.repository.refs.exporting import Source, checked_size, export, local_only
 from strandline.repository.refs.expressions import Target, parse_time
 from strandline.repository.refs.history import Log, LogFilter
 from strandline.repository.refs.listing import Listing
@@ -33,7 +33,7 @@ from strandline.tree.rows import Entry
 from strandline.tree.store import Tree
 
 if TYPE_CHECKING:
-    from strandline.tables.table import Table
+    import strandline
 
 COPY_BUFFER_BYTES = 1 << 20
 
@@ -290,7 +290,7 @@ class Ref:
                 safe="Nothing was written.",
                 next=f"`strandline ls {self._core.name}/{self.expression}/` lists what there is.",
             )
-        return export(self, items, target, progress)
+        return export(Source(self._open_whole, lambda: self.id), items, target, progress)
 
     def _open_whole(self, info: ObjectInfo) -> BinaryIO:
         """The bytes of an object as a file, which has as many as are on record.
@@ -316,9 +316,9 @@ class Ref:
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
-    def table(self, path: str) -> Table:
+    def table(self, path: str) -> strandline.Table:
         """The table at a path; see `strandline.tables`."""
-        made: Table = tables().Table(self, path)
+        made: strandline.Table = tables().Table(self, path)
         return made
 
 

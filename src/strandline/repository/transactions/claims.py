@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from strandline.repository.objects.writable import Keep, keep_nothing
 from strandline.tree.diff import Difference
 from strandline.tree.rows import TOMBSTONE, Entry, encode_staged, entries_of
-
-Keep = Callable[[str, Entry], bool]
-"""Which objects below a prefix an overwrite leaves alone, by path and entry; it may raise `Conflict`."""
-
-
-def keep_nothing(_path: str, _entry: Entry) -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True)
