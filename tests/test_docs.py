@@ -53,7 +53,12 @@ def test_the_pages_on_spark_and_on_other_tools_run(
 
 def test_the_page_on_transactions_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    found = run_blocks("transactions.md")
+    run_blocks("transactions.md")
+
+
+def test_the_page_on_garbage_collection_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = run_blocks("garbage-collection.md")
     assert found["done"] is not None
 
 
