@@ -322,6 +322,71 @@ print(len(children), sorted(codes))
         assert store.get(b"p", b"main/199") == b"v"
 
 
+class Busy:
+    """A store that another thread is inside of for ever: no fork may think that its file is closed."""
+
+    def __init__(self) -> None:
+        self.session = fork_gate.Session()
+        self.session.depth, self.session.thread = 1, -1
+
+    def _sessions_now(self) -> list[fork_gate.Session]:
+        return [self.session]
+
+    def _close_connections(self) -> None:
+        raise AssertionError
+
+    def _open_file(self) -> fork_gate.FileId:
+        return (1, 1)
+
+    def _forked(self) -> None: ...
+
+
+def lines_of_hooks() -> list[tuple[str, int]]:
+    hooks = (fork_gate.Gate._before, fork_gate.Gate._after_in_parent)
+    return [
+        (hook.__name__, line)
+        for hook in hooks
+        for line in sorted({line for _, _, line in hook.__code__.co_lines() if line} - {hook.__code__.co_firstlineno})
+    ]
+
+
+@pytest.mark.parametrize(("hook", "line"), lines_of_hooks())
+def test_a_signal_handler_may_fork_at_any_line_of_a_fork(hook: str, line: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody hangs, a child knows that a store was in use, and the gate is open in the end."""
+    monkeypatch.setattr(fork_gate, "PATIENCE_S", 0.01)
+    gate, store, judged = fork_gate.Gate(), Busy(), []
+    gate.register(store)
+
+    def forked() -> None:
+        gate._before()
+        judged.append(gate._unsettled is None or store in gate._unsettled)
+        gate._after_in_parent()
+
+    def handler(frame: Any, event: str, _: object) -> Any:
+        if frame.f_code.co_name == hook and event == "line" and frame.f_lineno == line:
+            sys.settrace(None)
+            forked()
+        return handler
+
+    def main() -> None:
+        sys.settrace(handler)
+        try:
+            forked()
+        finally:
+            sys.settrace(None)
+
+    thread = threading.Thread(target=main, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert judged in ([True], [True, True])  # a line that is not run has no handler
+    assert (gate.is_shut, gate._forker, gate._depth) == (False, None, 0)
+    free = threading.Thread(target=forked)
+    free.start()
+    free.join(10)
+    assert not free.is_alive()
+
+
 def test_a_fork_of_code_that_runs_no_hooks_is_noticed(tmp_path: Path) -> None:
     script = f"""
 import ctypes, os
@@ -474,12 +539,12 @@ def test_a_thread_that_is_interrupted_at_the_gate_is_not_counted_twice(
     with SqliteStore(tmp_path / "db") as store:
         store.set(b"p", b"k", b"v")
 
-        def interrupted(seconds: float) -> bool:
+        def interrupted(seconds: float) -> None:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as context:
             context.setattr(fork_gate.gate, "is_shut", True)
-            context.setattr(fork_gate.gate._opened, "wait", interrupted)
+            context.setattr("strandline.kv.fork_gate.time.sleep", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.get(b"p", b"k")
         assert [session.depth for session in store._sessions_now()] == [0]

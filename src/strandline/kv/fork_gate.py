@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 from weakref import WeakSet
 
@@ -81,9 +81,8 @@ class Gate:
 
     def _reset(self) -> None:
         self.is_shut = False
-        self._opened = threading.Event()
         self._guests: set[Session] = set()
-        self._forking = threading.Lock()
+        self._forking = threading.RLock()  # a signal handler may fork in the middle of a hook of this very thread
         self._forker: int | None = None
         self._depth = 0
 
@@ -113,7 +112,7 @@ class Gate:
         while self.is_shut:
             session.depth -= 1
             try:
-                self._opened.wait(PATIENCE_S)
+                time.sleep(POLL_S)  # no event, whose own lock a signal handler could find taken by its own thread
             finally:  # whoever is interrupted here steps out again
                 session.depth += 1
         return True
@@ -155,9 +154,8 @@ class Gate:
             self._depth += 1
             return
         self._forking.acquire()
-        self._forker = threading.get_ident()
         self._unsettled = None  # all of them, until the opposite is known, whatever interrupts this
-        self._opened.clear()
+        self._forker = threading.get_ident()
         self.is_shut = True
         stores = self._all()
         until = time.monotonic() + PATIENCE_S
@@ -180,11 +178,12 @@ class Gate:
         if self._depth:
             self._depth -= 1
             return
-        self._unsettled = []
+        # Invariant: a signal handler that forks between two of these lines is either a part of this fork, to which the
+        # gate is shut still and what is unsettled is known, or begins its own, for which the lock lets it in.
         self._forker = None
         self.is_shut = False
-        self._opened.set()
-        if self._forking.locked():
+        self._unsettled = []
+        with suppress(RuntimeError):  # the child of such a handler goes on here, with a lock of its own
             self._forking.release()
 
     def _after_in_child(self) -> None:
