@@ -232,7 +232,7 @@ def test_an_atomic_change_is_computed_again_if_the_layers_moved(one: Client, two
 
 def test_an_atomic_put_that_reads_nothing_is_written_once_whatever_moves(one: Client, two: Client) -> None:
     one.before("set_if", 1, lambda: two.main.commit("other", allow_empty=True))
-    one.before("set_if", 2, lambda: two.main.reset())
+    one.before("set_if", 2, lambda: two.main.discard())
     writes: list[bytes] = []
     plan = one.store.plan
     one.store.plan = lambda call, partition, key: (
@@ -420,7 +420,7 @@ def test_a_conditional_put_does_not_win_over_a_reset(one: Client, two: Client) -
     two.before("set_if", 2, lambda: (sealed.set(), go.wait(10)))
 
     def reset() -> None:
-        two.main.reset("p")
+        two.main.discard("p")
         done.set()
 
     thread = threading.Thread(target=reset)
@@ -452,6 +452,39 @@ def test_a_conditional_put_that_is_refused_undoes_no_deletion(one: Client, two: 
     go.set()
     deletion.join(10)
     assert two.main.find("d/s") is None
+
+
+def test_a_conditional_put_is_taken_back_above_a_token_that_a_commit_has_read(
+    one: Client, two: Client, shared: Shared
+) -> None:
+    """Its record was old, so it wrote where nothing seemed to lie; a commit scans that before it is taken back."""
+    three = Client(shared)
+    link(two.main, "p", "theirs")
+    sealed, go, scanned, goes_on = (threading.Event() for _ in range(4))
+    two.before("set_if", 2, lambda: (sealed.set(), go.wait(10)))
+    first = threading.Thread(target=lambda: two.main.commit("theirs"))
+    first.start()
+    assert sealed.wait(10)
+    second = threading.Thread(target=lambda: three.main.commit("with what is being taken back"))
+
+    def committed_and_swept() -> None:
+        go.set()
+        first.join(10)
+        assert two.repo.sweep(after_s=0, again_after_s=0)
+
+    def scanned_by_another_commit() -> None:
+        three.before("set_if", 2, lambda: (scanned.set(), goes_on.wait(10)))
+        second.start()
+        assert scanned.wait(10)
+
+    assert one.main.find("q") is None  # its record is in the cache
+    one.before("get", 2, committed_and_swept)
+    one.before("set_if", 2, scanned_by_another_commit)
+    with pytest.raises(PreconditionFailed):
+        one.main.put("p", b"mine", create=True)
+    goes_on.set()
+    second.join(10)
+    assert content(two.main, "p") == content(one.main, "p") == "theirs"
 
 
 @pytest.mark.parametrize("other", ["an attach", "a merge"])
@@ -529,33 +562,33 @@ def test_a_reset_throws_away_all_a_path_or_a_prefix(one: Client) -> None:
     for path in ("a", "a0", "dir/x", "dir/y", "z"):
         link(one.main, path, 2)
     one.main.delete("dir/x")
-    one.main.reset("a")
+    one.main.discard("a")
     assert [change.path for change in one.main.uncommitted()] == ["a0", "dir/x", "dir/y", "z"]
-    one.main.reset(prefix="dir/")
+    one.main.discard(prefix="dir/")
     assert [change.path for change in one.main.uncommitted()] == ["a0", "z"]
     link(one.main, "dir/w", 3)
-    one.main.reset(prefix="dir/")
-    one.main.reset("never staged")
+    one.main.discard(prefix="dir/")
+    one.main.discard("never staged")
     assert [change.path for change in one.main.uncommitted()] == ["a0", "z"]
-    one.main.reset()
+    one.main.discard()
     assert list(one.main.uncommitted()) == []
     assert paths(one) == ["a", "dir/x"]
     with pytest.raises(UsageError):
-        one.main.reset("a", prefix="b")
+        one.main.discard("a", prefix="b")
 
 
 def test_a_reset_of_a_path_keeps_what_others_stage_meanwhile(one: Client, two: Client) -> None:
     link(one.main, "a", 1)
     link(one.main, "b", 1)
     one.before("set_if", 2, lambda: link(two.main, "c", 1))
-    one.main.reset("a")
+    one.main.discard("a")
     assert paths(one) == ["b", "c"]
 
 
 def test_a_reset_of_a_path_is_computed_again_after_a_commit(one: Client, two: Client) -> None:
     link(one.main, "a", 1)
     one.before("set_if", 2, lambda: two.main.commit("other"))
-    one.main.reset("a")
+    one.main.discard("a")
     assert content(one.main, "a") == "1"  # the commit was first, and a reset takes nothing committed away
 
 
@@ -630,11 +663,11 @@ def test_an_old_handle_of_a_branch_made_again_writes_nothing(one: Client, two: C
         lambda: old.find("a"),
         lambda: list(old.list()),
         lambda: old.merge("main"),
-        lambda: old.reset(),
+        lambda: old.discard(),
         lambda: old.put_many({"c": b"1"}),
         lambda: old.put("d", b"1", create=True),
         lambda: old.hard_reset("main"),
-        lambda: old.id,
+        lambda: old.commit_id,
     ):
         with pytest.raises(BranchGone, match="new handle"):
             call()

@@ -75,7 +75,7 @@ def stage_if(at: BranchAt, path: str, entry: Entry, condition: Condition) -> Non
             found, on_top = _without(layers, path, key, held, written_to)
             holds = condition(found)
             wanted = value if holds else encode_staged(found if found is not None else TOMBSTONE)
-            if holds or on_top not in (None, wanted):
+            if holds or any(one != wanted for one in on_top):
                 kv.set_if(partition, key, wanted, ABSENT if held is None else held)
                 earlier = written_to.get(seen.branch.staging_token)
                 mine = () if earlier is None else earlier.written
@@ -83,11 +83,11 @@ def stage_if(at: BranchAt, path: str, entry: Entry, condition: Condition) -> Non
                 written_to[seen.branch.staging_token] = _Before((wanted, *mine), replaced, found, seen.branch)
                 attempts.safe = f"It is unknown whether the write is a part of branch {at.name!r}."
             elif not written_to:
-                raise _failed(at.name, path, found)
+                raise failed_precondition(at.name, path, found)
             if at.read().branch.layers == seen.branch.layers:
                 if holds:
                     return
-                raise _failed(at.name, path, found)
+                raise failed_precondition(at.name, path, found)
         except PredicateFailed:
             continue
         except _CannotTell:
@@ -106,8 +106,11 @@ def stage_if(at: BranchAt, path: str, entry: Entry, condition: Condition) -> Non
 
 def _without(
     layers: Layers, path: str, key: bytes, held: bytes | None, written_to: Written
-) -> tuple[Entry | None, bytes | None]:
-    """What a path would show without the call, and what the call has written if that is what it shows.
+) -> tuple[Entry | None, tuple[bytes, ...]]:
+    """What a path would show without the call, and what the call has written that it may show.
+
+    The staging token shows what it has. A sealed one may have been scanned before the call wrote to it last: a commit
+    that goes on may put anything there that the call ever wrote to it.
 
     Args:
         held: what the staging token has.
@@ -116,12 +119,13 @@ def _without(
         _CannotTell: what the call wrote was folded or committed, together with changes of others beneath it.
     """
     stores = layers.cell.stores
-    on_top: bytes | None = None
+    on_top: tuple[bytes, ...] = ()
     for token in layers.branch.tokens:
         staged = held if token == layers.branch.staging_token else stores.kv.get(stores.staging(token), key)
         before = written_to.get(token)
         if before is not None and staged in before.written:
-            on_top = on_top or staged
+            is_sealed = token != layers.branch.staging_token
+            on_top = on_top or (before.written if is_sealed else (staged,))
             staged = before.held
         if staged is not None:
             return _shown(staged), on_top
@@ -133,7 +137,7 @@ def _without(
     if before is None:
         return found, on_top
     # committed or folded already: what lies beneath it there?
-    on_top = on_top or mine
+    on_top = on_top or (mine,)
     if before.held is not None:
         return _shown(before.held), on_top
     if _is_the_same_beneath(layers, path, before):
@@ -183,7 +187,7 @@ def _shown(staged: bytes) -> Entry | None:
     return decoded if isinstance(decoded, Entry) else None
 
 
-def _failed(branch: str, path: str, found: Entry | None) -> PreconditionFailed:
+def failed_precondition(branch: str, path: str, found: Entry | None) -> PreconditionFailed:
     return PreconditionFailed(
         f"{path!r} on branch {branch!r} {'holds another object' if found else 'does not exist'}.",
         paths=[path],
