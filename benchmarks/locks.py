@@ -82,4 +82,4 @@ def _restoring(repo: strandline.Repository, main: Branch) -> list[Result]:
 
 
 def _restore(main: Branch, turn: int) -> None:
-    main.ranges.restore("content/", f"good{turn}", job=f"restore {turn}", owner="bench")
+    main.range_jobs.restore("content/", f"good{turn}", job=f"restore {turn}", owner="bench")

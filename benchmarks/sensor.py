@@ -37,7 +37,7 @@ def run() -> list[Result]:
 
 
 def _delete(repo: Repository, branch: Branch) -> None:
-    branch.reset()
+    branch.discard()
     repo.delete_branch(branch.name)
 
 

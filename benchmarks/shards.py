@@ -138,6 +138,7 @@ def _news(repo: Repository, place: Path) -> list[Result]:
         writer = shard.writer()
         writer.compare_and_append([], 0, 1)
         here, there = multiprocessing.get_context("spawn").Pipe()
+        listener = None
         if across:
             listener = multiprocessing.get_context("spawn").Process(
                 target=_listen, args=(str(place / "lake"), name, there)
@@ -153,7 +154,7 @@ def _news(repo: Repository, place: Path) -> list[Result]:
             time.sleep(NEWS_EVERY_S)
             sent[at + 1] = time.monotonic()
             writer.compare_and_append(one, at, at + 1)
-        if across:
+        if listener is not None:
             heard = here.recv()
             listener.join()
         else:

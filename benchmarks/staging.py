@@ -22,7 +22,7 @@ def run() -> list[Result]:
                 paths = [path for path, _ in entries(f"bulk{run_}", 100_000)]
                 deleted.append(100_000 / seconds(lambda paths=paths: main.delete_many(paths)))
             found.append(result("delete in bulk", deleted, "entries/s", 100_000, "more", setting(synced)))
-            main.reset()
+            main.discard()
             repo.sweep(after_s=0, again_after_s=0)
             single = [_singles(main, 1, 3_000, run_) for run_ in range(5)]
             target = 3_000 if synced else 15_000

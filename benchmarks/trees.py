@@ -37,7 +37,7 @@ def _differences(synced: bool) -> list[Result]:
     with repository(synced) as repo:
         main = repo.branch("main")
         chosen = random.Random(1).sample(fill(main, COUNT), 200)
-        base = main.id
+        base = main.commit_id
         diffs, merges = [], []
         for run_ in range(8):
             left, right = repo.create_branch(f"l{run_}", base), repo.create_branch(f"r{run_}", base)

@@ -79,7 +79,12 @@ def test_a_corrupted_record_is_refused_and_not_overwritten(main: Branch, repo: R
         encode(RepositoryRecord(id=RepositoryId("x"), name="y", namespace="", default_branch="", created_at=0)),
     ):  # type: ignore[arg-type]
         broken_record(stores.kv, main, bad)
-        for call in (lambda: main.put("a", b"1"), lambda: main.commit("c"), lambda: repo.ref("main"), lambda: main.id):
+        for call in (
+            lambda: main.put("a", b"1"),
+            lambda: main.commit("c"),
+            lambda: repo.ref("main"),
+            lambda: main.commit_id,
+        ):
             with pytest.raises(errors.Corrupted, match="backup"):
                 call()
         assert stores.kv.get(stores.refs, b"main") == bad
@@ -116,7 +121,7 @@ def test_a_corrupted_staged_entry_or_commit_is_refused(main: Branch) -> None:
     for call in (lambda: main.read("a"), lambda: list(main.list()), lambda: main.commit("c")):
         with pytest.raises(errors.Corrupted, match="staged entry"):
             call()
-    main.reset()
+    main.discard()
     main.put("a", b"1")
     commit = main.commit("c")
     key = b"commit/" + commit.id.encode()

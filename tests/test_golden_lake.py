@@ -45,8 +45,8 @@ def build(folder: Path) -> None:
         main.compact()  # in the first one: main.reset("nothing"), which left such a tree too
         main.put("staged too.txt", "not committed either")
         expected = {
-            "head": main.id,
-            "tree": repo.ref("main@").commit_info.tree_id,
+            "head": main.commit_id,
+            "tree": repo.ref("main@").get_commit().tree_id,
             "log": [[commit.id, commit.message] for commit in main.log()],
         }
     (folder / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
@@ -60,8 +60,8 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
     with strandline.open(folder, synced=False) as lake:
         repo = lake.repository("golden")
         main = repo.branch("main")
-        assert main.id == expected["head"]
-        assert repo.ref("main@").commit_info.tree_id == expected["tree"]
+        assert main.commit_id == expected["head"]
+        assert repo.ref("main@").get_commit().tree_id == expected["tree"]
         assert [[commit.id, commit.message] for commit in main.log()] == expected["log"]
         assert [ref.name for ref in repo.branches()] == ["main", "work"]
         assert [rule.pattern for rule in repo.protections] == ["release-*"]
@@ -102,7 +102,7 @@ def test_a_golden_lake_is_upgraded(made: Path, tmp_path: Path) -> None:
         assert lake.upgrade() == would
         assert not any(lake.upgrade().written.values())
         repo = lake.repository("golden")
-        assert repo.branch("main").id == json.loads((folder / "expected.json").read_text())["head"]
+        assert repo.branch("main").commit_id == json.loads((folder / "expected.json").read_text())["head"]
         assert [change.path for change in repo.branch("main").uncommitted()] == [
             "data/002.txt",
             "staged too.txt",
@@ -139,7 +139,7 @@ def test_a_backup_of_a_golden_lake_restores(made: Path, data: bool, tmp_path: Pa
         lake.backup(tmp_path / "saved", data=data)
     with strandline.open(tmp_path / "other", create=True, synced=False) as other:
         (repo,) = other.restore(tmp_path / "saved")
-        assert repo.branch("main").id == expected["head"]
+        assert repo.branch("main").commit_id == expected["head"]
         assert repo.fsck(content=True).is_sound
 
 
@@ -161,5 +161,5 @@ def test_an_upgrade_and_a_writer_do_not_lose_each_others_changes(tmp_path: Path)
                 "strandline.repository.upkeep.upgrade.BranchCell", type("Cell", (BranchCell,), {"swap": first})
             )
             lake.upgrade()
-        assert lake.repository("golden").branch("main").commit_info.message == "meanwhile"
+        assert lake.repository("golden").branch("main").get_commit().message == "meanwhile"
         assert not any(lake.upgrade().written.values())

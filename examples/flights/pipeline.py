@@ -189,11 +189,11 @@ def fence_a_zombie(spark: SparkSession, repo: Repository) -> None:
     before = delays(repo.branch("main").table("tables/flights").to_spark(spark))
     hung = repo.branch("main").transaction("nightly", "Delays, by a driver that hangs").begin()
     hung.table("tables/delays").write(before.limit(10), mode="overwrite")
-    say(f"   transaction {hung.transaction_id} of 'nightly' has written its files, and hangs before it publishes")
+    say(f"   transaction {hung.id} of 'nightly' has written its files, and hangs before it publishes")
     with strandline.open(OUT / "lake") as elsewhere:
         with elsewhere.repository("nyc").branch("main").transaction("nightly", "Delays, by its successor") as tx:
             tx.table("tables/delays").write(before, mode="overwrite")
-        say(f"   its successor, transaction {tx.transaction_id}, publishes {tx.result.rows:,} rows")
+        say(f"   its successor, transaction {tx.id}, publishes {tx.result.rows:,} rows")
     try:
         hung.commit()
     except strandline.Fenced as fenced:
@@ -253,7 +253,7 @@ def look_back(spark: SparkSession, repo: Repository) -> None:
 def take_back(repo: Repository, merge: str) -> None:
     main = repo.branch("main")
     reverted = main.revert(merge, "The report needs cancelled flights after all", parent=1)
-    same = repo.ref(f"{merge}^1").commit_info.tree_id == reverted.tree_id
+    same = repo.ref(f"{merge}^1").get_commit().tree_id == reverted.tree_id
     say(f"   revert is commit {reverted.id[:12]}; main holds byte for byte what it held before: {same}")
     if not same:
         raise SystemExit("The revert did not restore main.")
@@ -369,11 +369,11 @@ def main() -> None:
     say(f"\nDone in {time.monotonic() - started:.0f} s. Explore the lake:\n")
     for command in (
         "log nyc/main --graph",
-        "tx ls nyc/main",
+        "tx list nyc/main",
         "ls nyc/main/tables/",
         "diff nyc/main~1 nyc/main",
         "ls nyc/main/raw/",
-        "shard ls nyc",
+        "shard list nyc",
         "shard cat nyc/departures --as-of 0",
     ):
         say(f"  .venv/bin/strandline {command} --lake {lake_path}")

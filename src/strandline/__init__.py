@@ -65,22 +65,50 @@ from strandline.errors import (
 )
 
 if TYPE_CHECKING:
+    from strandline.backup.layout import Manifest, SavedBranch, SavedRepository
     from strandline.branch.commits import Commit
-    from strandline.lake import Lake
+    from strandline.branch.compaction import Compaction
+    from strandline.branch.locking import OnDirty
+    from strandline.branch.rules.ranges import Range
+    from strandline.branch.rules.record import HeadMove, LockMode, LockRecord
+    from strandline.ids import BranchId, CommitId
+    from strandline.lake import Lake, Repositories
+    from strandline.progress import Progress
     from strandline.repository.branch import Branch
-    from strandline.repository.commits.importing import Imported
-    from strandline.repository.locks.held import Held
-    from strandline.repository.locks.locks import Take
+    from strandline.repository.commits.importing import ImportResult
+    from strandline.repository.commits.merging import MergeStrategy
+    from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
+    from strandline.repository.core.retention import Retention
+    from strandline.repository.feed import Feed
+    from strandline.repository.jobs.range_jobs import RangeJobs, RangeResult
+    from strandline.repository.locks.held import LockedTransaction
+    from strandline.repository.locks.locks import LockInfo, LockRequest, Locks, Ranges
+    from strandline.repository.locks.owners import LockOwners, OwnerInfo
+    from strandline.repository.locks.whole_repository import RepositoryLock
+    from strandline.repository.objects.upload import Content
+    from strandline.repository.objects.writable import IfChanged, Overwrite, Writable
     from strandline.repository.refs.differences import Change, Diff
     from strandline.repository.refs.history import Log
     from strandline.repository.refs.listing import Listing
     from strandline.repository.refs.ref import Ref
+    from strandline.repository.refs.reflog import Reflog
     from strandline.repository.refs.results import CommonPrefix, ObjectInfo
-    from strandline.repository.repository import Repository
+    from strandline.repository.repository import NamedRef, RefList, Repository
+    from strandline.repository.transactions.operators import TransactionInfo, Transactions, WriterInfo, Writers
+    from strandline.repository.transactions.options import OnStaged
     from strandline.repository.transactions.transaction import Transaction, TransactionResult
+    from strandline.repository.upkeep.fsck import FsckReport
+    from strandline.repository.upkeep.garbage import GarbagePlace, GarbagePlan
+    from strandline.repository.upkeep.gc import GarbageCollection
+    from strandline.repository.upkeep.repair import Mended
+    from strandline.repository.upkeep.upgrade import Upgraded
     from strandline.shards.shard import Shard
     from strandline.shards.state.frontier import Antichain
-    from strandline.tables.table import Table
+    from strandline.tables.history import TableChange, TableHistory
+    from strandline.tables.record import OptionValue, SchemaChange, TableRecord, WriteMode
+    from strandline.tables.scan import TableFile
+    from strandline.tables.statistics import Statistics
+    from strandline.tables.table import Table, WriteResult
     from strandline.tree.rows import Entry
 
 __version__ = "0.1.0"
@@ -89,24 +117,78 @@ __version__ = "0.1.0"
 _LAZY = {
     "Antichain": "strandline.shards.state.frontier",
     "Branch": "strandline.repository.branch",
+    "BranchId": "strandline.ids",
     "Change": "strandline.repository.refs.differences",
     "Commit": "strandline.branch.commits",
+    "CommitId": "strandline.ids",
     "CommonPrefix": "strandline.repository.refs.results",
+    "Compaction": "strandline.branch.compaction",
+    "Content": "strandline.repository.objects.upload",
     "Diff": "strandline.repository.refs.differences",
     "Entry": "strandline.tree.rows",
-    "Held": "strandline.repository.locks.held",
-    "Imported": "strandline.repository.commits.importing",
+    "Feed": "strandline.repository.feed",
+    "FsckReport": "strandline.repository.upkeep.fsck",
+    "GarbageCollection": "strandline.repository.upkeep.gc",
+    "GarbagePlace": "strandline.repository.upkeep.garbage",
+    "GarbagePlan": "strandline.repository.upkeep.garbage",
+    "HeadMove": "strandline.branch.rules.record",
+    "IfChanged": "strandline.repository.objects.writable",
+    "ImportResult": "strandline.repository.commits.importing",
     "Lake": "strandline.lake",
     "Listing": "strandline.repository.refs.listing",
+    "LockInfo": "strandline.repository.locks.locks",
+    "LockMode": "strandline.branch.rules.record",
+    "LockOwner": "strandline.repository.core.record",
+    "LockOwners": "strandline.repository.locks.owners",
+    "LockRecord": "strandline.branch.rules.record",
+    "LockRequest": "strandline.repository.locks.locks",
+    "LockedTransaction": "strandline.repository.locks.held",
+    "Locks": "strandline.repository.locks.locks",
     "Log": "strandline.repository.refs.history",
+    "Manifest": "strandline.backup.layout",
+    "Mended": "strandline.repository.upkeep.repair",
+    "MergeStrategy": "strandline.repository.commits.merging",
+    "NamedRef": "strandline.repository.repository",
     "ObjectInfo": "strandline.repository.refs.results",
+    "OnDirty": "strandline.branch.locking",
+    "OnStaged": "strandline.repository.transactions.options",
+    "OptionValue": "strandline.tables.record",
+    "Overwrite": "strandline.repository.objects.writable",
+    "OwnerInfo": "strandline.repository.locks.owners",
+    "Progress": "strandline.progress",
+    "Protection": "strandline.repository.core.record",
+    "Range": "strandline.branch.rules.ranges",
+    "RangeJobs": "strandline.repository.jobs.range_jobs",
+    "RangeResult": "strandline.repository.jobs.range_jobs",
+    "Ranges": "strandline.repository.locks.locks",
     "Ref": "strandline.repository.refs.ref",
+    "RefList": "strandline.repository.repository",
+    "Reflog": "strandline.repository.refs.reflog",
+    "Repositories": "strandline.lake",
     "Repository": "strandline.repository.repository",
-    "Take": "strandline.repository.locks.locks",
+    "RepositoryLock": "strandline.repository.locks.whole_repository",
+    "RepositoryRecord": "strandline.repository.core.record",
+    "Retention": "strandline.repository.core.retention",
+    "SavedBranch": "strandline.backup.layout",
+    "SavedRepository": "strandline.backup.layout",
+    "SchemaChange": "strandline.tables.record",
     "Shard": "strandline.shards.shard",
+    "Statistics": "strandline.tables.statistics",
     "Table": "strandline.tables.table",
+    "TableChange": "strandline.tables.history",
+    "TableFile": "strandline.tables.scan",
+    "TableHistory": "strandline.tables.history",
+    "TableRecord": "strandline.tables.record",
     "Transaction": "strandline.repository.transactions.transaction",
+    "TransactionInfo": "strandline.repository.transactions.operators",
     "TransactionResult": "strandline.repository.transactions.transaction",
+    "Transactions": "strandline.repository.transactions.operators",
+    "Upgraded": "strandline.repository.upkeep.upgrade",
+    "Writable": "strandline.repository.objects.writable",
+    "WriteMode": "strandline.tables.record",
+    "WriteResult": "strandline.tables.table",
+    "WriterInfo": "strandline.repository.transactions.operators",
+    "Writers": "strandline.repository.transactions.operators",
 }
 
 __all__ = [
@@ -115,20 +197,30 @@ __all__ = [
     "BeforeSince",
     "Branch",
     "BranchGone",
+    "BranchId",
     "BranchProtected",
     "Change",
     "Commit",
     "CommitExpired",
+    "CommitId",
     "CommonPrefix",
+    "Compaction",
     "Conflict",
+    "Content",
     "Contention",
     "Corrupted",
     "Diff",
     "Entry",
+    "Feed",
     "Fenced",
     "FormatError",
-    "Held",
-    "Imported",
+    "FsckReport",
+    "GarbageCollection",
+    "GarbagePlace",
+    "GarbagePlan",
+    "HeadMove",
+    "IfChanged",
+    "ImportResult",
     "InvalidBounds",
     "InvalidName",
     "InvalidRef",
@@ -136,13 +228,25 @@ __all__ = [
     "Lake",
     "LakeNotFound",
     "Listing",
+    "LockInfo",
     "LockInvalid",
     "LockLost",
+    "LockMode",
+    "LockOwner",
+    "LockOwners",
     "LockRateExceeded",
+    "LockRecord",
     "LockRejected",
+    "LockRequest",
     "LockTimeout",
+    "LockedTransaction",
+    "Locks",
     "Log",
+    "Manifest",
+    "Mended",
     "MergeConflict",
+    "MergeStrategy",
+    "NamedRef",
     "NewerFormat",
     "NotAllowed",
     "NotAssigned",
@@ -152,34 +256,66 @@ __all__ = [
     "ObjectInfo",
     "ObjectMissing",
     "ObjectNotFound",
+    "OnDirty",
+    "OnStaged",
+    "OptionValue",
     "OutcomeUnknown",
+    "Overwrite",
+    "OwnerInfo",
     "PreconditionFailed",
+    "Progress",
+    "Protection",
+    "Range",
+    "RangeJobs",
     "RangeLocked",
+    "RangeResult",
+    "Ranges",
     "ReaderExpired",
     "ReaderFenced",
     "Ref",
+    "RefList",
     "RefNotFound",
+    "Reflog",
+    "Repositories",
     "Repository",
+    "RepositoryLock",
     "RepositoryNotFound",
     "RepositoryReadOnly",
+    "RepositoryRecord",
     "RequirementFailed",
+    "Retention",
+    "SavedBranch",
+    "SavedRepository",
+    "SchemaChange",
     "SchemaMismatch",
     "Shard",
     "ShardNotFound",
     "ShardTimeout",
+    "Statistics",
     "StorageError",
     "StoreUnavailable",
     "StrandlineError",
     "Table",
+    "TableChange",
+    "TableFile",
+    "TableHistory",
     "TableNotFound",
-    "Take",
+    "TableRecord",
     "TooManyLocks",
     "Transaction",
     "TransactionClosed",
+    "TransactionInfo",
     "TransactionResult",
+    "Transactions",
     "UncommittedChanges",
+    "Upgraded",
     "UpperMismatch",
     "UsageError",
+    "Writable",
+    "WriteMode",
+    "WriteResult",
+    "WriterInfo",
+    "Writers",
     "__version__",
     "open",
 ]
@@ -211,7 +347,7 @@ def open(
         create: make the lake if it does not exist.
         new: with `create`, make it although objects of an earlier one lie in its folder, whose metadata are gone.
         synced: False gives up safety against a power loss, not against a killed process, for speed.
-        committer: who stands on commits that name nobody; by default the user's name.
+        committer: recorded when a commit does not name one; by default the user's name.
         compaction: False keeps this process from compacting branches in the background; `Branch.compact` still does.
         shard_service: addresses of `strandline shard serve`, with commas between: they decide what this process asks of
             shards. Also in STRANDLINE_SHARD_SERVICE.

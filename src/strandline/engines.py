@@ -34,7 +34,7 @@ class Engine(Protocol):
         """A frame over a table, of which only rows are read for which a condition may be true."""
 
     def write_table(self, table: Any, data: Any, options: Any) -> Any:
-        """Write a frame into a table, as its `WriteOptions` say; returns a `TableWrite`."""
+        """Write a frame into a table, as its `WriteOptions` say; returns a `WriteResult`."""
 
     def marker(self, session: Any) -> Any:
         """The `Marker` of a garbage collection that reads metadata in this engine."""

@@ -136,7 +136,7 @@ class AlreadyExists(StrandlineError):
     """The name, or the storage namespace, is taken."""
 
 
-# --- merge, commit or reset first -----------------------------------------------------------------------------------
+# --- merge, commit or discard first -----------------------------------------------------------------------------------
 
 
 class Conflict(StrandlineError):

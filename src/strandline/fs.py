@@ -157,7 +157,7 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
     def _branch(self, path: str) -> tuple[Branch, str]:
         ref, inner = self._place(path)
         if not isinstance(ref, Branch):
-            raise PermissionError(errno.EROFS, f"{ref.expression!r} is no branch, so it cannot be written", path)
+            raise PermissionError(errno.EROFS, f"{ref.expression!r} is not a branch, so it cannot be written", path)
         return ref, inner
 
     # --- looking ------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from strandline.ids import RepositoryId, check_repository_name, new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
 from strandline.kv.tenant import TenantStore
 from strandline.operations import logged, warning
+from strandline.progress import Progress, no_progress
 from strandline.repository.core.namespace import MARKER, adopt, drop_reader, read_marker
 from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.repository.core.repository_core import RepositoryCore
@@ -59,7 +60,7 @@ from strandline.shards.deciding.service import ShardService, service_urls
 from strandline.tree.store import TreeStore
 
 if TYPE_CHECKING:
-    from strandline.backup.layout import Manifest, Progress
+    from strandline.backup.layout import Manifest
 
 FIND_ATTEMPTS = 40
 _PARTITION, _KEY = b"lake", b"format"
@@ -277,7 +278,7 @@ class Lake:
         repositories: Sequence[str] | None = None,
         *,
         data: bool = True,
-        progress: Progress = lambda done, total: None,
+        progress: Progress = no_progress,
     ) -> Manifest:
         """Save repositories while they are in use: branches, tags, staged changes, history, reflogs, and all bytes.
 
@@ -323,7 +324,7 @@ class Lake:
         name: str | None = None,
         take_over: bool = False,
         check: bool = True,
-        progress: Progress = lambda done, total: None,
+        progress: Progress = no_progress,
     ) -> list[Repository]:
         """Bring repositories back from a backup; commits keep their ids, branches what was staged on them.
 

@@ -30,7 +30,7 @@ class Settings:
         blob: URL of the object store's root, below which repositories get their namespaces.
         synced: whether local files and SQLite wait for the disk; without, a power loss may lose acknowledged writes,
             a killed process does not.
-        committer: who stands on commits that name nobody.
+        committer: recorded when a commit does not name one.
         compaction: whether this process compacts branches and shards in the background when it sees the need.
         shard_service: addresses of services that decide the changes of shards, with commas between; "" to decide here.
         shard_upkeep: and of those that compact them; "" for `shard_service`.

@@ -155,7 +155,7 @@ def test_a_commit_whose_tokens_were_folded_meanwhile_is_computed_again(one: Clie
     link(one.main, "a", 1)
     link(one.main, "b", 2)
     # a reset of a path folds the sealed tokens into a compacted tree
-    one.before("set_if", SWAP, lambda: two.main.reset("a"))
+    one.before("set_if", SWAP, lambda: two.main.discard("a"))
     one.main.commit("first")
     assert [info.path for info in one.main.list()] == ["b"]
     assert messages(one) == ["first"]
@@ -164,7 +164,7 @@ def test_a_commit_whose_tokens_were_folded_meanwhile_is_computed_again(one: Clie
 
 def test_a_commit_whose_tokens_were_all_reset_says_that_there_is_nothing(one: Client, two: Client) -> None:
     link(one.main, "a", 1)
-    one.before("set_if", SWAP, lambda: two.main.reset())
+    one.before("set_if", SWAP, lambda: two.main.discard())
     with pytest.raises(NothingToCommit):
         one.main.commit("first")
     assert list(one.main.list()) == []
@@ -218,13 +218,13 @@ def test_a_lost_reply_is_found_even_if_the_head_was_taken_off_the_commit_since(
     one: Client, two: Client, verb: str
 ) -> None:
     """Found by the simulator at seed 130,268: it said that there was nothing to commit."""
-    base = two.main.id
+    base = two.main.commit_id
     link(two.main, "x", 1)
     other = two.main.create_branch("other")
     if verb == "merge":
         link(other, "y", 1)
         other.commit("other")
-        two.main.reset()
+        two.main.discard()
 
     def take_it_off() -> None:
         for n in range(WRITE_IDS_KEPT):  # so that no write id tells what became of the swap
@@ -236,7 +236,7 @@ def test_a_lost_reply_is_found_even_if_the_head_was_taken_off_the_commit_since(
     one.before("set_if", 3 if verb == "commit" else 2, take_it_off)
     made = one.main.commit("mine") if verb == "commit" else one.main.merge("other", "mine")
     assert made.message == "mine"
-    assert two.main.id == base
+    assert two.main.commit_id == base
     assert [move.after for move in two.main.reflog()].count(made.id) == 1
 
 
@@ -261,13 +261,13 @@ def test_a_merge_whose_swap_lands_late_is_done_once(one: Client, two: Client) ->
 def test_a_reply_that_the_reflog_cannot_tell_of_is_unknown(
     one: Client, two: Client, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = two.main.id
+    base = two.main.commit_id
     link(two.main, "x", 1)
     other = two.main.create_branch("other")
     if verb == "merge":
         link(other, "y", 1)
         other.commit("other")
-        two.main.reset()
+        two.main.discard()
     monkeypatch.setattr("strandline.branch.reflog._BLOCKS_KEPT", 1)
 
     def take_it_off() -> None:
@@ -354,7 +354,7 @@ def test_an_empty_commit_that_was_asked_for_is_made_even_if_others_took_everythi
 def test_a_commit_builds_on_the_compacted_base_and_clears_it(one: Client) -> None:
     link(one.main, "a", 1)
     link(one.main, "b", 2)
-    one.main.reset("b")  # folds a into a compacted tree
+    one.main.discard("b")  # folds a into a compacted tree
     assert one.main._cell.read().branch.compacted is not None
     link(one.main, "c", 3)
     assert [change.path for change in one.main.uncommitted()] == ["a", "c"]

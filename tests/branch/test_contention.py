@@ -58,7 +58,7 @@ def test_retries_lost_swaps_and_compactions_are_counted(one: Client, two: Client
     seconds = counted("compaction_seconds_count")
     tokens = counted("sealed_tokens_count")
     link(one.main, "a", 1)
-    one.before("set_if", 2, lambda: two.main._core.cell("main") and seal_by(two))
+    one.before("set_if", 2, lambda: seal_by(two))
     one.main.commit("mine")
     assert counted("swaps_lost_total") == before["swaps_lost_total"] + 1
     assert counted("retries_total", operation="commit") == commits + 1

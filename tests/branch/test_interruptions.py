@@ -203,7 +203,7 @@ def test_nothing_is_acknowledged_after_protection_or_read_only_returned(one: Cli
     two.repo.unprotect("main")
     link(one.main, "b", 1)
     two.repo.set_read_only()
-    for call in (lambda: link(one.main, "c", 1), lambda: one.main.reset(), lambda: one.main.reset("b")):
+    for call in (lambda: link(one.main, "c", 1), lambda: one.main.discard(), lambda: one.main.discard("b")):
         with pytest.raises(strandline.RepositoryReadOnly):
             call()
     assert content(two.main, "b") == "1"
@@ -345,7 +345,7 @@ def test_every_prefix_has_its_range(main: Branch, prefix: str) -> None:
     assert [change.path for change in main.diff("main~1", prefix)] == found
     assert len(list(main.log(prefixes=[prefix]))) == 1
     main.put(prefix + "a", b"9")
-    main.reset(prefix=prefix)
+    main.discard(prefix=prefix)
     assert main.delete_prefix(prefix) == 2
 
 

@@ -92,7 +92,7 @@ def test_a_lone_commit(counted: Counted) -> None:
 def test_a_commit_of_a_compacted_base_costs_the_same(counted: Counted) -> None:
     link(counted.main, "a", 1)
     link(counted.main, "b", 1)
-    counted.main.reset("b")
+    counted.main.discard("b")
     assert counted.cost(lambda: counted.main.commit("c")) == {"get": 2, "set_if": 2, "scan_page": 1, "set_many": 1}
 
 

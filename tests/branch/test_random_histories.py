@@ -110,7 +110,7 @@ def run_seed(seed: int) -> None:
                 if kind < 2:
                     client.main.commit(f"{who}.{step}")
                 elif kind == 2:
-                    client.main.reset(f"nobody/{step}")  # folds everything into a compacted tree
+                    client.main.discard(f"nobody/{step}")  # folds everything into a compacted tree
                 else:
                     client.repo.sweep(after_s=0, again_after_s=0, private_after_s=1e9)
             except (NothingToCommit, NothingToMerge, UncommittedChanges):

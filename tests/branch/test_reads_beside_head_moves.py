@@ -182,7 +182,7 @@ def test_a_cached_record_whose_tree_was_collected_is_read_again(
     "change",
     [
         lambda client: client.main.commit("c"),
-        lambda client: client.main.reset(prefix="z"),
+        lambda client: client.main.discard(prefix="z"),
         lambda client: client.main.compact(force=True),
         lambda client: client.main.rename("a", "z"),
         lambda client: client.main.locks.take("z", owner="me"),

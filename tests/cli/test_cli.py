@@ -9,11 +9,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from strandline.branch.rules.record import Action
 from strandline.cli import run
 from strandline.cli.graph import graph_lines
+from strandline.cli.repo_commands import Blocked
 from strandline.repository.branch import Branch
 
 GOLDEN = Path(__file__).parent / "transcript.txt"
@@ -83,7 +86,7 @@ def test_a_session_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> N
     say("compact", "nyc/main")
     say("compact", "nyc/main")
     say("status", "nyc/main")
-    say("branch", "reset", "nyc/main")
+    say("discard", "nyc/main")
     say("reflog", "nyc/main", "-n", "3")
     say("reflog", "nyc/nothing")
     say("compact", "nyc/v1")
@@ -104,8 +107,8 @@ def test_a_session_reads_like_its_transcript(lake_cli: Run, tmp_path: Path) -> N
     say("import", "imported", "nyc/fix/in/", "-m", "import")
     say("import", "imported", "nyc/fix/in/")
     say("cherry-pick", "nyc/main", "fix~1")
-    say("reset", "nyc/main", "main~1")
-    say("reset", "nyc/main", "nowhere")
+    say("hard-reset", "nyc/main", "main~1")
+    say("hard-reset", "nyc/main", "nowhere")
     say("table", "show", "nyc/main/raw")
     say("backup", "saved")
     say("restore", "saved")
@@ -194,7 +197,7 @@ def test_json_is_one_object_a_line(lake_cli: Run) -> None:
         (("put", ".", "nyc/main/x"), 2, "is a folder"),
         (("import", "nowhere", "nyc/main/x"), 3, "no folder 'nowhere'"),
         (("cherry-pick", "nyc/main", "nope"), 3, "nope"),
-        (("reset", "nyc/main~0", "main"), 3, "not a branch"),
+        (("hard-reset", "nyc/main~0", "main"), 3, "not a branch"),
         (("table", "show", "nyc/main"), 2, "names no table"),
         (("table", "show", "nyc/main/none"), 3, "no table record"),
         (("table", "files", "nyc/main/none"), 3, "no table record"),
@@ -364,7 +367,11 @@ def test_options_that_name_a_prefix_take_what_is_below_a_path(lake_cli: Run, tmp
         assert [json.loads(line)["message"] for line in out.splitlines()] == ["d/x"]
         for place in ("d/y", "d2/y"):
             assert lake_cli("put", str(tmp_path / "a.csv"), f"abc/main/{place}")[0] == 0
-        assert lake_cli("branch", "reset", "abc/main", "--prefix", prefix)[0] == 0
+        assert lake_cli("discard", "abc/main", "--prefix", prefix)[0] == 0
         _, out, _ = lake_cli("status", "abc/main")
         assert "d2/y" in out
         assert "d/y" not in out.replace("d2/y", "")
+
+
+def test_a_protection_can_forbid_every_action() -> None:
+    assert {one.value for one in Blocked} == set(get_args(Action))

@@ -52,7 +52,7 @@ def with_garbage(repo: Repository) -> str:
     """An object that nothing refers to any more; its key."""
     main = repo.branch("main")
     address = main.put("gone", b"gone").physical_address
-    main.reset("gone")
+    main.discard("gone")
     return address
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from strandline.errors import LockLost, LockRejected, RangeLocked, StrandlineError
-from strandline.repository.locks.locks import Take
+from strandline.repository.locks.locks import LockRequest
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from tests.transactions.drivers import Driver, at_each_call
@@ -34,7 +34,7 @@ def test_a_branch_made_while_a_repository_is_being_locked_is_locked(first: Drive
     def make() -> None:
         made.append(second.main.create_branch(f"new{len(made)}").name)
 
-    locks = [first.repo.lock_all(owner="ops")]
+    locks = [first.repo.lock_repository(owner="ops")]
     for point in at_each_call(first, lambda: locks[-1].take(), make):
         for name in made[point:]:
             with pytest.raises(RangeLocked):
@@ -42,7 +42,7 @@ def test_a_branch_made_while_a_repository_is_being_locked_is_locked(first: Drive
         locks[-1].release()
         for name in made[point:]:
             second.repo.delete_branch(name)
-        locks.append(first.repo.lock_all(owner="ops"))
+        locks.append(first.repo.lock_repository(owner="ops"))
     assert made
 
 
@@ -51,21 +51,21 @@ def test_a_repository_lock_that_is_released_while_it_is_taken_is_not_held(first:
 
     def take() -> None:
         try:
-            first.repo.lock_all(owner="ops").take()
+            first.repo.lock_repository(owner="ops").take()
             outcomes.add("held")
         except (LockLost, LockRejected):
             outcomes.add("lost")
 
-    for point in at_each_call(first, take, lambda: second.repo.release_lock()):
-        is_held = second.repo.lock is not None
+    for point in at_each_call(first, take, lambda: second.repo.unlock()):
+        is_held = second.repo.current_lock is not None
         for name in ("main",):
             try:
                 second.repo.branch(name).put("x", b"x")
                 assert not is_held, point
             except RangeLocked:
                 assert is_held, point
-        first.repo.release_lock()
-        second.main.reset()
+        first.repo.unlock()
+        second.main.discard()
     assert outcomes == {"held", "lost"}
 
 
@@ -73,33 +73,33 @@ def test_a_repository_lock_that_is_released_while_it_is_taken_is_not_held(first:
 def test_a_repository_lock_whose_reply_is_lost_is_held_or_gone(outcome: Outcome, first: Driver, second: Driver) -> None:
     for number in range(1, 5):
         first.lose("set_if", b"repositories", number, outcome)
-        quietly(lambda: first.repo.lock_all(owner="ops").take())
+        quietly(lambda: first.repo.lock_repository(owner="ops").take())
         first.connect()
-        if second.repo.lock is None:
+        if second.repo.current_lock is None:
             second.main.put("x", b"x")
-            second.main.reset()
+            second.main.discard()
         else:
-            assert second.repo.release_lock()
+            assert second.repo.unlock()
         assert not list(second.main.locks)
 
 
 def test_a_release_of_a_repository_that_died_is_gone_on_with(first: Driver, second: Driver) -> None:
     first.main.create_branch("work")
     for number in range(1, 5):
-        lock = first.repo.lock_all(owner="ops").take()
+        lock = first.repo.lock_repository(owner="ops").take()
         first.lose("set_if", b"", number, Outcome.NOT_DONE)
         quietly(lock.release)
         first.connect()
-        if second.repo.lock is not None:
+        if second.repo.current_lock is not None:
             with pytest.raises(LockRejected):
-                second.repo.lock_all(owner="load").take()
-            assert second.repo.release_lock()
+                second.repo.lock_repository(owner="load").take()
+            assert second.repo.unlock()
         for name in ("main", "work"):
             assert not list(second.repo.branch(name).locks), number
 
 
 def test_the_lock_of_a_repository_is_not_ended_on_one_branch(first: Driver, second: Driver) -> None:
-    with first.repo.lock_all(owner="ops") as lock:
+    with first.repo.lock_repository(owner="ops") as lock:
         with pytest.raises(LockRejected, match="whole repository"):
             second.main.locks.release(lock.id)
         with pytest.raises(LockRejected, match="whole repository"):
@@ -122,7 +122,7 @@ def test_a_branch_whose_maker_died_is_made_ready_or_deleted(first: Driver, secon
         elif mend == "delete":
             second.repo.delete_branch(name)
         else:
-            with second.repo.lock_all(owner="ops", on_dirty="commit"):
+            with second.repo.lock_repository(owner="ops", on_dirty="commit"):
                 assert [lock.owner for lock in second.repo.branch(name).locks] == ["ops"]
             second.repo.branch(name).put("x", b"x")
 
@@ -131,7 +131,7 @@ def test_who_waits_for_a_lock_does_not_keep_its_holder_from_changing_it(first: D
     lock = first.main.locks.take("b/", owner="ops")
     waiting(second, "b/")
     longer = first.main.locks.extend(lock.id, "c/")
-    [other] = first.main.locks.change([Take("b/", "load")], release=[longer.id])
+    [other] = first.main.locks.change([LockRequest("b/", "load")], release=[longer.id])
     assert [one.id for one in second.main.locks] == [other.id]
 
 
@@ -173,7 +173,7 @@ def test_of_several_locks_that_are_taken_at_once_none_is_left_when_one_is_lost(f
             second.main.locks.end([pending[0].id])
 
     def take() -> None:
-        quietly(lambda: first.main.locks.change([Take("a/", "ops"), Take("c/", "ops")]))
+        quietly(lambda: first.main.locks.change([LockRequest("a/", "ops"), LockRequest("c/", "ops")]))
 
     for point in at_each_call(first, take, end_one):
         assert len(list(second.main.locks)) in (0, 2), point
@@ -185,7 +185,7 @@ def test_an_extension_is_a_part_of_its_lock(first: Driver, second: Driver) -> No
     second.main.locks.extend(held.lock_id, "b/")
     with pytest.raises(RangeLocked):
         second.main.put("b/1", b"x")
-    second.main.transactions.abort(held.transaction_id)
+    second.main.transactions.abort(held.id)
     second.main.put("b/1", b"x")
     assert not list(second.main.locks)
     lock = first.main.locks.take("c/", owner="ops")
@@ -229,10 +229,10 @@ seen: list[int] = []
 def test_all_locks_of_an_owner_end_or_it_says_why(first: Driver, second: Driver) -> None:
     first.main.locks.take("a/", owner="ops")
     first.main.locks.take("b/", owner="ops")
-    whole = first.main.locks.take_all(owner="ops")
+    whole = first.main.locks.take_branch(owner="ops")
     assert second.main.locks.release_all("ops") == 3
     first.main.locks.take("a/", owner="ops")
-    other = second.main.locks.take_all(owner="load")
+    other = second.main.locks.take_branch(owner="load")
     assert whole.id != other.id
     with pytest.raises(LockRejected, match="as a whole"):
         second.main.locks.release_all("ops")

@@ -93,7 +93,7 @@ def test_a_load_replaces_a_range_at_one_instant_and_once(
 ) -> None:
     seen: list[tuple[str, int]] = []
 
-    def look(doing: str, done: int, total: int) -> None:
+    def look(doing: str, done: int, total: int | None) -> None:
         seen.append((doing, done))
         assert total == FILES
         assert shown(second) == {"t/old": b"old", "t/1": b"before", "u/1": b"beside"}
@@ -101,7 +101,7 @@ def test_a_load_replaces_a_range_at_one_instant_and_once(
             second.main.put("t/2", b"x")
         second.main.put("u/1", b"beside")
 
-    done = first.main.ranges.load("t/", source, job="j1", owner="ops", destination="t/", progress=look)
+    done = first.main.range_jobs.load("t/", source, job="j1", owner="ops", destination="t/", progress=look)
     assert (done.objects, done.copied, done.kept, done.deleted) == (FILES, FILES, 0, 2)
     assert [each for each in seen if each[0] == "copying"] == [
         ("copying", at) for at in range(0, FILES, range_jobs.CHECKPOINT_OBJECTS)
@@ -112,10 +112,10 @@ def test_a_load_replaces_a_range_at_one_instant_and_once(
     assert "t/old" not in found
     assert not list(second.main.locks)
     (source / "m=1" / "000").unlink()
-    again = second.main.ranges.load("t/", source, job="j1", owner="ops", destination="t/")
+    again = second.main.range_jobs.load("t/", source, job="j1", owner="ops", destination="t/")
     assert (again.is_repeat, again.commit) == (True, done.commit)
     assert shown(first) == found
-    assert first.main.ranges.load("t/", source, job="j2", owner="ops", destination="t/").deleted == 1
+    assert first.main.range_jobs.load("t/", source, job="j2", owner="ops", destination="t/").deleted == 1
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
@@ -123,7 +123,7 @@ def test_a_load_that_is_killed_is_gone_on_with(
     share: float, first: Driver, second: Driver, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(driver: Driver, job: str) -> range_jobs.RangeResult:
-        return driver.main.ranges.load("t/", source, job=job, owner="ops", destination="t/")
+        return driver.main.range_jobs.load("t/", source, job=job, owner="ops", destination="t/")
 
     with monkeypatch.context() as patch:
         whole = Calls(first, patch)
@@ -149,14 +149,14 @@ def test_a_zombie_of_a_job_that_another_has_ended_changes_nothing(
 ) -> None:
     """It goes on as if nothing had happened, when its successor has published."""
 
-    def meanwhile(doing: str, done: int, _total: int) -> None:
+    def meanwhile(doing: str, done: int, _total: int | None) -> None:
         if done == 64:
-            second.main.ranges.load("t/", source, job="j1", owner="ops", destination="t/")
+            second.main.range_jobs.load("t/", source, job="j1", owner="ops", destination="t/")
             second.main.put("t/m=1/000", b"later")
             second.main.commit("later")
 
     with pytest.raises(StrandlineError):
-        first.main.ranges.load("t/", source, job="j1", owner="ops", destination="t/", progress=meanwhile)
+        first.main.range_jobs.load("t/", source, job="j1", owner="ops", destination="t/", progress=meanwhile)
     assert shown(second)["t/m=1/000"] == b"later"
     assert not list(second.main.locks)
 
@@ -169,11 +169,11 @@ def test_a_range_is_restored_from_another_ref_without_copying(first: Driver, sec
     first.main.commit("oops")
     first.main.put("t/1", b"uncommitted and corrupt")
     first.main.put("u/1", b"goes on")
-    done = second.main.ranges.restore("t/", "good", job="r1", owner="ops")
+    done = second.main.range_jobs.restore("t/", "good", job="r1", owner="ops")
     assert (done.objects, done.copied, done.kept, done.deleted) == (2, 0, 2, 1)
     assert shown(first) == {"t/old": b"old", "t/1": b"before", "u/1": b"goes on"}
     assert [change.path for change in first.main.uncommitted()] == ["u/1"]
-    assert second.main.ranges.restore("t/", "good", job="r1", owner="ops").is_repeat
+    assert second.main.range_jobs.restore("t/", "good", job="r1", owner="ops").is_repeat
     with second.main.lock("t/1", owner="ops") as held:
         held.put("t/1", b"y")
         assert [lock.id for lock in first.main.locks] == [held.lock_id]
@@ -182,28 +182,28 @@ def test_a_range_is_restored_from_another_ref_without_copying(first: Driver, sec
 def test_a_range_is_restored_from_another_lake(first: Driver, far: Driver) -> None:
     first.main.put("t/e", b"", content_type="x/y", metadata={"k": "v"})
     first.main.commit("more")
-    done = far.main.ranges.restore(("t/", "u"), first.main, job="r1", owner="ops")
+    done = far.main.range_jobs.restore(("t/", "u"), first.main, job="r1", owner="ops")
     assert (done.copied, done.bytes) == (3, 9)
     assert shown(far) == {"t/old": b"old", "t/1": b"before", "t/e": b""}
     assert (far.main.stat("t/e").content_type, far.main.stat("t/e").metadata) == ("x/y", {"k": "v"})
 
 
 def test_a_range_is_moved_to_another_lake_while_both_are_served(first: Driver, second: Driver, far: Driver) -> None:
-    def look(_doing: str, _done: int, _total: int) -> None:
+    def look(_doing: str, _done: int, _total: int | None) -> None:
         assert shown(second)["u/1"] == b"beside"
         with pytest.raises(RangeLocked):
             second.main.put("t/1", b"x")
         far.main.put("elsewhere", b"x")
 
-    done = first.main.ranges.move("t/", far.main, job="m1", owner="ops", progress=look)
+    done = first.main.range_jobs.move("t/", far.main, job="m1", owner="ops", progress=look)
     assert (done.copied, done.objects) == (2, 2)
     assert shown(second) == {"u/1": b"beside"}
     assert shown(far) == {"t/old": b"old", "t/1": b"before", "elsewhere": b"x"}
     assert not list(second.main.locks)
     assert not list(far.main.locks)
-    assert first.main.ranges.move("t/", far.main, job="m1", owner="ops").is_repeat
+    assert first.main.range_jobs.move("t/", far.main, job="m1", owner="ops").is_repeat
     with pytest.raises(UsageError, match="one repository"):
-        first.main.ranges.move("t/", first.main.create_branch("work"), job="m2", owner="ops")
+        first.main.range_jobs.move("t/", first.main.create_branch("work"), job="m2", owner="ops")
 
 
 def test_a_move_that_dies_at_any_call_loses_nothing(
@@ -221,7 +221,7 @@ def test_a_move_that_dies_at_any_call_loses_nothing(
             Calls(one, patch, dies_at=point)
             Calls(two, patch, dies_at=point)
             try:
-                one.main.ranges.move("t/", two.main, job="m", owner="ops")
+                one.main.range_jobs.move("t/", two.main, job="m", owner="ops")
                 has_died = False
             except (Dies, StrandlineError):
                 has_died = True
@@ -231,7 +231,7 @@ def test_a_move_that_dies_at_any_call_loses_nothing(
         assert both == {"t/0", "t/1", "t/2"}, point
         if has_died:
             clock.advance_s(120)
-            one.main.ranges.move("t/", two.main, job="m", owner="ops")
+            one.main.range_jobs.move("t/", two.main, job="m", owner="ops")
         assert shown(two) == {f"t/{number}": b"%d" % number for number in range(3)}, point
         assert shown(one) == {}, point
         assert not list(one.main.locks), point
@@ -246,7 +246,7 @@ def test_what_is_copied_is_what_its_entry_says(first: Driver, far: Driver) -> No
     namespace.delete_many([info.physical_address])
     namespace.put(info.physical_address, b"BEFORE")
     with pytest.raises(Corrupted, match="t/1"):
-        first.main.ranges.move("t/", far.main, job="m1", owner="ops")
+        first.main.range_jobs.move("t/", far.main, job="m1", owner="ops")
     assert shown(far) == {}
     assert not list(far.main.locks)
     assert not list(first.main.locks)
@@ -257,7 +257,7 @@ def test_an_export_is_of_one_instant_and_gone_on_with(
 ) -> None:
     folder = tmp_path / "out"
 
-    def dies(_doing: str, done: int, _total: int) -> None:
+    def dies(_doing: str, done: int, _total: int | None) -> None:
         with pytest.raises(RangeLocked):
             second.main.put("t/1", b"x")
         if done == 1:
@@ -265,12 +265,12 @@ def test_an_export_is_of_one_instant_and_gone_on_with(
             raise Dies
 
     with pytest.raises(Dies):
-        first.main.ranges.export("t/", folder, job="e1", owner="ops", progress=dies)
+        first.main.range_jobs.export("t/", folder, job="e1", owner="ops", progress=dies)
     assert [lock.mode for lock in second.main.locks] == ["shared"]
     with pytest.raises(UsageError, match="by job 'e1'"):
-        second.main.ranges.export("t/", folder, job="e2", owner="ops")
+        second.main.range_jobs.export("t/", folder, job="e2", owner="ops")
     (folder / "t" / "gone").write_bytes(b"of an earlier run")
-    done = second.main.ranges.export("t/", folder, job="e1", owner="ops")
+    done = second.main.range_jobs.export("t/", folder, job="e1", owner="ops")
     assert (done.objects, done.copied, done.kept) == (2, 1, 1)
     assert {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()} == {
         "t/1",
@@ -282,8 +282,8 @@ def test_an_export_is_of_one_instant_and_gone_on_with(
 
 
 def test_bad_input_of_jobs_changes_nothing(first: Driver, source: Path, tmp_path: Path) -> None:
-    ranges = first.main.ranges
-    before = shown(first), first.main.id
+    ranges = first.main.range_jobs
+    before = shown(first), first.main.commit_id
     for what, act in (
         (InvalidName, lambda: ranges.load("t/", source, job="", owner="ops", destination="t/")),
         (InvalidName, lambda: ranges.export("t/", tmp_path / "x", job="a\nb", owner="ops")),
@@ -302,8 +302,8 @@ def test_bad_input_of_jobs_changes_nothing(first: Driver, source: Path, tmp_path
     first.main.put("t/1", b"dirty")
     with pytest.raises(UncommittedChanges):
         ranges.load("t/", source, job="j", owner="ops", destination="t/")
-    first.main.reset()
-    assert (shown(first), first.main.id) == before
+    first.main.discard()
+    assert (shown(first), first.main.commit_id) == before
     assert not list(first.main.locks)
 
 
@@ -327,7 +327,7 @@ def test_a_move_that_is_repeated_deletes_nothing_that_it_has_not_copied(
     for swaps in range(12):
         fails_at(swaps, first)
         with pytest.raises(StrandlineError):
-            first.main.ranges.move("t/", far.main, job="m1", owner="ops")
+            first.main.range_jobs.move("t/", far.main, job="m1", owner="ops")
         first.connect()
         for lock in second.main.locks:
             second.main.transactions.abort(lock.transaction or 0)
@@ -337,7 +337,7 @@ def test_a_move_that_is_repeated_deletes_nothing_that_it_has_not_copied(
     second.main.put("t/old", b"OLD")
     second.main.commit("the same size")
     with pytest.raises(Conflict, match="changed since job 'm1'"):
-        first.main.ranges.move("t/", far.main, job="m1", owner="ops")
+        first.main.range_jobs.move("t/", far.main, job="m1", owner="ops")
     assert shown(second)["t/old"] == b"OLD"
     assert not list(second.main.locks)
 
@@ -348,28 +348,28 @@ def test_a_job_whose_source_has_changed_begins_anew(
     first.main.put_many({f"t/{number:03d}": b"old" for number in range(80)})
     first.main.commit("old")
 
-    def dies(_doing: str, done: int, _total: int) -> None:
+    def dies(_doing: str, done: int, _total: int | None) -> None:
         if done >= 32:
             far.cut_off()
             raise Dies
 
     with pytest.raises(Dies):
-        far.main.ranges.restore("t/", first.main, job="r", owner="ops", progress=dies)
+        far.main.range_jobs.restore("t/", first.main, job="r", owner="ops", progress=dies)
     far.connect()
     first.main.put_many({f"t/{number:03d}": b"NEW" for number in range(1, 80)})
     first.main.delete("t/000")
     first.main.commit("new")
-    done = far.main.ranges.restore("t/", first.main, job="r", owner="ops")
+    done = far.main.range_jobs.restore("t/", first.main, job="r", owner="ops")
     assert (done.kept, done.copied) == (0, 81)
     assert shown(far) == {path: body for path, body in shown(first).items() if path.startswith("t/")}
     # files of a load that change or go
     with monkeypatch.context() as patch, pytest.raises(Dies):
         Calls(first, patch, dies_at=250)
-        first.main.ranges.load("t/", source, job="l", owner="ops", destination="t/")
+        first.main.range_jobs.load("t/", source, job="l", owner="ops", destination="t/")
     first.connect()
     (source / "m=1" / "000").unlink()
     (source / "m=1" / "001").write_bytes(b"!")
-    done = second.main.ranges.load("t/", source, job="l", owner="ops", destination="t/")
+    done = second.main.range_jobs.load("t/", source, job="l", owner="ops", destination="t/")
     assert done.kept == 0
     found = shown(second)
     assert "t/m=1/000" not in found
@@ -377,37 +377,37 @@ def test_a_job_whose_source_has_changed_begins_anew(
 
 
 def test_an_export_of_another_commit_begins_anew(first: Driver, second: Driver, tmp_path: Path) -> None:
-    def dies(_doing: str, done: int, _total: int) -> None:
+    def dies(_doing: str, done: int, _total: int | None) -> None:
         if done == 1:
             raise Dies
 
     with pytest.raises(Dies):
-        first.main.ranges.export("t/", tmp_path / "out", job="e", owner="ops", progress=dies)
+        first.main.range_jobs.export("t/", tmp_path / "out", job="e", owner="ops", progress=dies)
     second.main.put_many({"t/1": b"BEFORE", "t/old": b"OLD"})
     second.main.commit("the same sizes")
-    second.main.ranges.export("t/", tmp_path / "out", job="e", owner="ops")
+    second.main.range_jobs.export("t/", tmp_path / "out", job="e", owner="ops")
     assert [(tmp_path / "out" / "t" / name).read_bytes() for name in ("1", "old")] == [b"BEFORE", b"OLD"]
-    assert second.main.ranges.export("t/", tmp_path / "out", job="e", owner="ops").is_repeat
+    assert second.main.range_jobs.export("t/", tmp_path / "out", job="e", owner="ops").is_repeat
 
 
 def test_two_jobs_of_one_owner_do_not_end_each_others_locks(
     first: Driver, second: Driver, far: Driver, tmp_path: Path
 ) -> None:
-    def exports(_doing: str, done: int, _total: int) -> None:
+    def exports(_doing: str, done: int, _total: int | None) -> None:
         if not done and not (tmp_path / "out").exists():
-            second.main.ranges.export("t/", tmp_path / "out", job="e", owner="ops")
+            second.main.range_jobs.export("t/", tmp_path / "out", job="e", owner="ops")
         with pytest.raises(RangeLocked):
             second.main.put("t/1", b"x")
 
-    first.main.ranges.move("t/", far.main, job="m", owner="ops", progress=exports)
+    first.main.range_jobs.move("t/", far.main, job="m", owner="ops", progress=exports)
     assert shown(far) == {"t/old": b"old", "t/1": b"before"}
 
 
 def test_a_job_that_is_done_needs_its_source_no_more(first: Driver, source: Path) -> None:
-    done = first.main.ranges.load("t/", source, job="j", owner="ops", destination="t/")
+    done = first.main.range_jobs.load("t/", source, job="j", owner="ops", destination="t/")
     for file in (source / "m=1").iterdir():
         file.unlink()
-    again = first.main.ranges.load("t/", source, job="j", owner="ops", destination="t/")
+    again = first.main.range_jobs.load("t/", source, job="j", owner="ops", destination="t/")
     assert (again.is_repeat, again.commit) == (True, done.commit)
 
 
@@ -415,13 +415,13 @@ def test_a_job_takes_the_place_of_a_lock_that_is_held(first: Driver, second: Dri
     first.repo.create_tag("good", "main")
     lock = first.main.locks.take("t/", owner="ops", mode="quarantine")
     with pytest.raises(LockRejected):
-        first.main.ranges.restore("t/", "good", job="r", owner="ops")
+        first.main.range_jobs.restore("t/", "good", job="r", owner="ops")
 
-    def look(_doing: str, _done: int, _total: int) -> None:
+    def look(_doing: str, _done: int, _total: int | None) -> None:
         with pytest.raises(RangeLocked):
             second.main.put("t/1", b"x")
 
-    first.main.ranges.restore("t/", "good", job="r", owner="ops", lock=lock.id, progress=look)
+    first.main.range_jobs.restore("t/", "good", job="r", owner="ops", lock=lock.id, progress=look)
     assert not list(second.main.locks)
     second.main.put("t/1", b"x")
 
@@ -429,12 +429,12 @@ def test_a_job_takes_the_place_of_a_lock_that_is_held(first: Driver, second: Dri
 def test_a_move_replaces_nothing_unless_told_to_and_moves_something(first: Driver, far: Driver) -> None:
     far.main.put("t/theirs", b"x")
     with pytest.raises(Conflict, match="not empty"):
-        first.main.ranges.move("t/", far.main, job="m", owner="ops")
+        first.main.range_jobs.move("t/", far.main, job="m", owner="ops")
     with pytest.raises(NotFound, match="nothing in 'v/'"):
-        first.main.ranges.move("v/", far.main, job="m", owner="ops")
+        first.main.range_jobs.move("v/", far.main, job="m", owner="ops")
     far.main.commit("theirs")
-    first.main.ranges.move("t/", far.main, job="m", owner="ops", replace=True)
+    first.main.range_jobs.move("t/", far.main, job="m", owner="ops", replace=True)
     assert shown(far) == {"t/old": b"old", "t/1": b"before"}
     with pytest.raises(NotFound):  # under another name, what was moved is not moved away
-        first.main.ranges.move("t/", far.main, job="m2", owner="ops", replace=True)
+        first.main.range_jobs.move("t/", far.main, job="m2", owner="ops", replace=True)
     assert shown(far) == {"t/old": b"old", "t/1": b"before"}

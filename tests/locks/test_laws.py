@@ -63,9 +63,9 @@ WRITES: dict[str, Callable[[Branch], object]] = {
     "rename out": lambda main: main.rename("b/1", "d/1"),
     "rename in": lambda main: main.rename("a/1", "b/9"),
     "copy in": lambda main: main.copy("a/", "b/"),
-    "reset": lambda main: main.reset(),
-    "reset of a prefix": lambda main: main.reset(prefix="b/"),
-    "reset of a path": lambda main: main.reset("b/2"),
+    "reset": lambda main: main.discard(),
+    "reset of a prefix": lambda main: main.discard(prefix="b/"),
+    "reset of a path": lambda main: main.discard("b/2"),
     "hard reset": lambda main: main.hard_reset("main~1"),
     "forced hard reset": lambda main: main.hard_reset("main", force=True),
     "merge": lambda main: main.merge("work"),
@@ -229,21 +229,29 @@ def test_r04_names_and_ranges_are_compared_as_such(first: Driver) -> None:
 
 
 def test_r05_several_takes_and_releases_are_one_request(first: Driver, second: Driver) -> None:
-    from strandline.repository.locks.locks import Take
+    from strandline.repository.locks.locks import LockRequest
 
     one = first.main.locks.take("a/", owner="ops")
-    two, three = first.main.locks.change([Take("b/1", "ops"), Take("c/", "load")], release=[one.id])
+    two, three = first.main.locks.change([LockRequest("b/1", "ops"), LockRequest("c/", "load")], release=[one.id])
     assert held(second) == [("below 'b/1'", "ops"), ("'c/'", "load")]
     # all or none: one is taken already, one to be released is not there, one is dirty
-    for take, release in (([Take("a/", "ops"), Take("c/1", "ops")], ()), ([Take("a/", "ops")], ("gone",))):
+    for take, release in (
+        ([LockRequest("a/", "ops"), LockRequest("c/1", "ops")], ()),
+        ([LockRequest("a/", "ops")], ("gone",)),
+    ):
         refused(LockRejected, lambda take=take, release=release: first.main.locks.change(take, release))  # type: ignore[misc]
     first.main.put("a/1", b"dirty")
-    refused(UncommittedChanges, lambda: first.main.locks.change([Take("d/", "ops"), Take("a/", "ops")], [two.id]))
+    refused(
+        UncommittedChanges,
+        lambda: first.main.locks.change([LockRequest("d/", "ops"), LockRequest("a/", "ops")], [two.id]),
+    )
     assert held(second) == [("below 'b/1'", "ops"), ("'c/'", "load")]
     # what is released may be taken anew: nobody gets in between
-    [wider] = first.main.locks.change([Take("b/", "ops")], [two.id])
+    [wider] = first.main.locks.change([LockRequest("b/", "ops")], [two.id])
     assert [lock.id for lock in first.main.locks] == [wider.id, three.id]
-    refused(LockInvalid, lambda: first.main.locks.change([Take("x", "ops"), Take("x/1", "ops")]), "overlap")
+    refused(
+        LockInvalid, lambda: first.main.locks.change([LockRequest("x", "ops"), LockRequest("x/1", "ops")]), "overlap"
+    )
 
 
 # --- R-6 to R-13: what it does ----------------------------------------------------------------------------------------
@@ -253,9 +261,9 @@ def test_r05_several_takes_and_releases_are_one_request(first: Driver, second: D
 def test_r06_nothing_gets_into_a_held_range_and_nothing_of_it_is_left(name: str, first: Driver, second: Driver) -> None:
     prepared(first)
     lock = first.main.locks.take("b/", owner="ops")
-    before = shown(second), second.main.id, [change.path for change in second.main.uncommitted()]
+    before = shown(second), second.main.commit_id, [change.path for change in second.main.uncommitted()]
     refused(RangeLocked, lambda: WRITES[name](second.main), "repairs")
-    assert (shown(second), second.main.id, [change.path for change in second.main.uncommitted()]) == before
+    assert (shown(second), second.main.commit_id, [change.path for change in second.main.uncommitted()]) == before
     first.main.locks.release(lock.id)
     if name != "hard reset":
         WRITES[name](second.main)  # R-8: when it has ended, everything passes
@@ -268,7 +276,7 @@ def test_r06_a_change_that_is_under_way_when_a_lock_comes(name: str, state: str,
     for point in range(60):
         second.connect()
         branch = first.repo.branch("main")
-        branch.reset()
+        branch.discard()
         prepared_once(first)
         left = point
         lock: list[Any] = []
@@ -361,7 +369,7 @@ def test_r07_a_range_with_uncommitted_changes_is_not_locked_unless_they_go(first
     assert not list(first.main.locks)
     # what changes nothing in effect does not count
     first.main.put("c/1", b"x")
-    first.main.reset("c/1")
+    first.main.discard("c/1")
     first.main.locks.release(second.main.locks.take("c/", owner="ops").id)
     lock = second.main.locks.take("b/", owner="ops", on_dirty="discard")
     assert shown(first) == {path: b"beside it" if path == "a/1" else path.encode() for path in PATHS}
@@ -379,7 +387,7 @@ def test_r09_readers_are_never_blocked(first: Driver, second: Driver) -> None:
         repair.put("b/1", b"new")
         repair.delete("b/2")
         assert shown(second) == before
-        assert second.main.commit_info.id == second.main.id
+        assert second.main.get_commit().id == second.main.commit_id
         assert repair.read("b/1") == b"new"
     assert shown(second) == {"a/1": b"a/1", "b/1": b"new", "c/1": b"c/1"}
 
@@ -532,7 +540,7 @@ def test_r16_a_lock_ends_in_the_swap_that_publishes_its_work(first: Driver, seco
         lock_id = repair.lock_id
     changes = [move.verb for move in second.main.reflog()][:1]
     assert changes == ["publish"]
-    assert second.main.commit_info.message == "mended"
+    assert second.main.get_commit().message == "mended"
     assert not list(second.main.locks)
     refused(LockRejected, lambda: second.main.locks.release(lock_id))
     # an error, a failed requirement, an abort from elsewhere: nothing lands, and the lock is gone
@@ -542,7 +550,7 @@ def test_r16_a_lock_ends_in_the_swap_that_publishes_its_work(first: Driver, seco
     assert not list(second.main.locks)
     repair = first.main.lock("b/", owner="ops").begin()
     repair.put("b/1", b"half")
-    second.main.transactions.abort(repair.transaction_id)
+    second.main.transactions.abort(repair.id)
     assert not list(second.main.locks)
     second.main.put("b/1", b"goes on")
     refused(Fenced, repair.commit)
@@ -610,13 +618,13 @@ def test_r16_lost_replies_leave_a_lock_that_is_known_or_none(
 def test_r17_while_the_whole_branch_is_locked_other_locks_rest(first: Driver, second: Driver) -> None:
     prepared(first)
     inner = first.main.locks.take("b/", owner="ops")
-    whole = second.main.locks.take_all(owner="load")
+    whole = second.main.locks.take_branch(owner="load")
     for name in WRITES:
         refused(RangeLocked, lambda name=name: WRITES[name](first.main))  # type: ignore[misc]
     refused(RangeLocked, lambda: first.main.commit("x", allow_empty=True))
     refused(LockRejected, lambda: first.main.locks.release(inner.id), "as a whole")
     refused(LockRejected, lambda: first.main.locks.take("c/", owner="ops"), "as a whole")
-    refused(LockRejected, lambda: first.main.locks.take_all(owner="ops"))
+    refused(LockRejected, lambda: first.main.locks.take_branch(owner="ops"))
     with second.main.transaction("t", locks=whole.id) as tx:  # its holder passes locks that rest
         tx.put("b/1", b"of the holder")
     added = second.main.locks.take("c/", owner="load", under=[whole.id])
@@ -625,7 +633,7 @@ def test_r17_while_the_whole_branch_is_locked_other_locks_rest(first: Driver, se
     second.main.locks.release(whole.id)
     refused(RangeLocked, lambda: second.main.put("b/1", b"x"))
     assert shown(first)["b/1"] == b"of the holder"
-    with first.main.lock_all(owner="ops") as held_all:
+    with first.main.lock_branch(owner="ops") as held_all:
         held_all.put("b/1", b"under all")
         held_all.put("z", b"under all")
     assert shown(second)["z"] == b"under all"
@@ -633,24 +641,24 @@ def test_r17_while_the_whole_branch_is_locked_other_locks_rest(first: Driver, se
 
 def test_r17_a_lock_on_the_repository_covers_branches_to_come(first: Driver, second: Driver) -> None:
     work = first.main.create_branch("work")
-    with first.repo.lock_all(owner="ops") as lock:
+    with first.repo.lock_repository(owner="ops") as lock:
         made = second.main.create_branch("made")
         for branch in (second.main, work, made):
             refused(RangeLocked, lambda branch=branch: branch.put("x", b"x"))  # type: ignore[misc]
-        refused(LockRejected, lambda: second.repo.lock_all(owner="load").take(), "repairs")
+        refused(LockRejected, lambda: second.repo.lock_repository(owner="load").take(), "repairs")
         refused(RangeLocked, lambda: second.repo.delete_branch("made"))
         with work.transaction("t", locks=lock.id) as tx:
             tx.put("x", b"of the holder")
-        assert [one.state for one in (second.repo.lock,) if one is not None] == ["held"]
+        assert [one.state for one in (second.repo.current_lock,) if one is not None] == ["held"]
     assert second.repo.settings.lock is None
     for branch in (second.main, work, made):
         branch.put("x", b"x")
         branch.commit("x")
     # all or none
     first.main.put("x", b"dirty")
-    work.locks.take_all(owner="load")
-    refused(StrandlineError, lambda: first.repo.lock_all(owner="ops", on_dirty="commit").take())
-    assert first.repo.lock is None
+    work.locks.take_branch(owner="load")
+    refused(StrandlineError, lambda: first.repo.lock_repository(owner="ops", on_dirty="commit").take())
+    assert first.repo.current_lock is None
     assert not list(first.main.locks)
 
 
@@ -658,7 +666,7 @@ def test_r17_a_branch_that_is_made_while_the_repository_is_locked(first: Driver,
     """The lock comes at each call of the creation: nobody ever writes to the new branch while it is held."""
     for point in range(40):
         left = point
-        lock = first.repo.lock_all(owner="ops")
+        lock = first.repo.lock_repository(owner="ops")
 
         def plan(_call: str, _partition: bytes, _key: bytes) -> Outcome:
             nonlocal left

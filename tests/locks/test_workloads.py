@@ -209,7 +209,7 @@ def test_a_ring_stays_a_ring(place: Callable[[], Lake]) -> None:
                 if rnd.random() < 0.3:
                     dead.append(held)  # it dies, and somebody notices after a while
                     time.sleep(0.02)
-                    main.transactions.abort(held.transaction_id)
+                    main.transactions.abort(held.id)
                 else:
                     a = start
                     b = int(held.read(node(a)))

@@ -145,7 +145,7 @@ def subjects(lake: Lake) -> dict[str, Any]:
         "LockOwners": repo.lock_owners,
         "Writers": main.writers,
         "Transactions": main.transactions,
-        "RangeJobs": main.ranges,
+        "RangeJobs": main.range_jobs,
         "Shard": repo.shard("s"),
     }
 

@@ -282,7 +282,7 @@ def broken(lake: Lake, repo: Any, kind: str) -> None:
 
         rewrite(b"repositories", b"nyc", rules)
     elif kind == "commit":
-        head = main.id
+        head = main.commit_id
         raw = kv.get(stores.records, b"commit/" + head.encode())
         assert raw is not None
         version, held = msgspec.msgpack.decode(raw)
@@ -299,7 +299,9 @@ def broken(lake: Lake, repo: Any, kind: str) -> None:
             stores.staging(token), b"a", msgspec.msgpack.encode([held.physical_address, 1, held.checksum, 1, 5, None])
         )
     elif kind == "pin":
-        kv.set(stores.records, b"pin/x/y", msgspec.msgpack.encode((4, {"commit": main.id, "days": "x", "why": "w"})))
+        kv.set(
+            stores.records, b"pin/x/y", msgspec.msgpack.encode((4, {"commit": main.commit_id, "days": "x", "why": "w"}))
+        )
 
 
 @pytest.mark.parametrize("kind", ["repository", "commit", "staged", "pin"])
@@ -340,8 +342,8 @@ def test_what_an_earlier_version_broke_is_mended_after_a_question(tmp_path: Path
             assert repo.gc.retention == Retention(None, {"a": None, "b": 5.0})
             repo.set_read_only(False)
         if kind == "commit":
-            assert repo.branch("main").commit_info.committer == "5"
-            assert repo.ref("v1").id == repo.branch("main").id
+            assert repo.branch("main").get_commit().committer == "5"
+            assert repo.ref("v1").commit_id == repo.branch("main").commit_id
         assert [info.path for info in repo.branch("main").list()] == ["a", "b"]
         is_readable(lake)
 
@@ -359,7 +361,7 @@ def test_what_cannot_be_mended_is_named_and_left(tmp_path: Path) -> None:
 @pytest.mark.parametrize("days", [math.inf, math.nan, -3.0])
 def test_a_pin_of_an_earlier_version_with_days_that_are_none_holds_a_while(lake: Lake, days: float) -> None:
     repo = lake.repository("nyc", create=True)
-    record = msgspec.msgpack.encode((4, {"commit": repo.branch("main").id, "days": days, "why": "w"}))
+    record = msgspec.msgpack.encode((4, {"commit": repo.branch("main").commit_id, "days": days, "why": "w"}))
     lake._kv.set(repo._core.stores.records, b"pin/x/y", record)
     repo.gc.run()
     repo.gc.run()
@@ -410,4 +412,4 @@ def test_a_commit_that_a_readable_one_names_is_left_and_named(tmp_path: Path) ->
         assert not found.is_mended
         assert child[:12] in str(found.fields)
         assert lake._kv.get(repo._core.stores.records, key) == before
-        assert repo.branch("main").id == child
+        assert repo.branch("main").commit_id == child

@@ -119,7 +119,7 @@ def test_missing_bytes_of_an_object_are_named_by_its_path(lake: Lake, filled: Re
 
 
 def test_a_lost_commit_record_is_named(lake: Lake, filled: Repository) -> None:
-    head = filled.ref("work").id
+    head = filled.ref("work").commit_id
     lake._kv.delete(filled._core.stores.records, b"commit/" + head.encode())
     audit = filled.fsck()
     assert [problem for problem in audit.problems if head in problem]
@@ -128,7 +128,7 @@ def test_a_lost_commit_record_is_named(lake: Lake, filled: Repository) -> None:
 def test_orphans_are_counted_by_age(lake: Lake, filled: Repository, main: Branch, clock: ManualClock) -> None:
     main.put("again", "1")
     main.put("again", "22")
-    main.reset()
+    main.discard()
     audit = filled.fsck()
     assert audit.is_sound
     # two puts that were reset, what was staged before, and the compacted tree with its range

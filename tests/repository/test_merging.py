@@ -37,7 +37,7 @@ def test_a_merge_brings_both_sides_together(main: Branch, work: Branch) -> None:
 
 
 def test_a_squash_has_one_parent(main: Branch, work: Branch) -> None:
-    head = main.id
+    head = main.commit_id
     assert main.merge(work, squash=True).parents == (head,)
     assert contents(main) == {"a": b"2", "b": b"2"}
 
@@ -48,11 +48,11 @@ def test_a_conflict_names_the_paths_and_changes_nothing(main: Branch, work: Bran
         work.put(f"c{n}", b"work")
     main.commit("m")
     work.commit("w")
-    head = main.id
+    head = main.commit_id
     with pytest.raises(MergeConflict, match="8 conflicting paths: 'c0'.*and 3 more") as conflict:
         main.merge(work)
     assert conflict.value.paths == tuple(f"c{n}" for n in range(8))
-    assert main.id == head
+    assert main.commit_id == head
 
 
 def test_strategies_decide_for_all_or_for_a_prefix(main: Branch, work: Branch) -> None:
@@ -95,7 +95,7 @@ def test_a_branch_cannot_be_merged_into_itself(main: Branch) -> None:
 
 def test_a_dirty_target_is_refused_with_its_paths(main: Branch, work: Branch) -> None:
     main.put("dirty", b"1")
-    with pytest.raises(UncommittedChanges, match="'dirty'.*Commit or reset"):
+    with pytest.raises(UncommittedChanges, match="'dirty'.*Commit or discard"):
         main.merge(work)
     with pytest.raises(UncommittedChanges):
         main.revert("main")

@@ -42,16 +42,16 @@ def test_expressions_name_commits(repo: Repository, history: list[str]) -> None:
         "main@{0 seconds ago}": 2,
         "main@{30 minutes ago}~1": 0,
     }.items():
-        assert repo.ref(expression).id == history[expected], expression
+        assert repo.ref(expression).commit_id == history[expected], expression
 
 
 def test_a_time_may_be_written_as_a_date(repo: Repository, main: Branch) -> None:
     for day in (1, 2, 3):
         main.put("a", str(day))
         main.commit(f"day {day}", date=datetime(2026, 11, day, 12, tzinfo=UTC))
-    assert repo.commit("main@{2026-11-02T12:00Z}").message == "day 2"
-    assert repo.commit("main@{2026-11-02T13:00+02:00}").message == "day 1"
-    assert repo.commit("main@{2026-11-03}").message == "day 2"
+    assert repo.get_commit("main@{2026-11-02T12:00Z}").message == "day 2"
+    assert repo.get_commit("main@{2026-11-02T13:00+02:00}").message == "day 1"
+    assert repo.get_commit("main@{2026-11-03}").message == "day 2"
     assert main.log().first().date == datetime(2026, 11, 3, 12, tzinfo=UTC)  # type: ignore[union-attr]
 
 
@@ -87,7 +87,7 @@ def test_an_ambiguous_beginning_of_an_id_is_refused(repo: Repository, main: Bran
 
 def test_a_name_wins_over_the_beginning_of_an_id(repo: Repository, history: list[str]) -> None:
     repo.create_tag(history[0][:6], history[2])
-    assert repo.ref(history[0][:6]).id == history[2]
+    assert repo.ref(history[0][:6]).commit_id == history[2]
 
 
 def test_a_branch_shows_what_is_staged_its_head_does_not_and_the_staged_part_only_that(
@@ -108,7 +108,7 @@ def test_a_ref_to_a_commit_stays_where_it_is(repo: Repository, main: Branch, his
     ref = repo.ref("main~1")
     main.put("x", b"1")
     main.commit("c4")
-    assert ref.id == history[1]
+    assert ref.commit_id == history[1]
 
 
 def test_a_log_is_filtered(repo: Repository, main: Branch, history: list[str], clock: ManualClock) -> None:
@@ -154,8 +154,8 @@ def test_the_merge_base_is_the_best_common_ancestor(repo: Repository, main: Bran
     assert repo.merge_base("main", "main~1").id == history[1]  # type: ignore[union-attr]
     assert repo.merge_base("main", "main").id == history[2]  # type: ignore[union-attr]
     merged = main.merge(work)
-    assert repo.merge_base(main, work).id == work.id  # type: ignore[union-attr]
-    assert merged.parents == (history[2], work.id)
+    assert repo.merge_base(main, work).id == work.commit_id  # type: ignore[union-attr]
+    assert merged.parents == (history[2], work.commit_id)
 
 
 def test_a_criss_cross_history_gives_the_same_base_from_both_sides(repo: Repository, main: Branch) -> None:

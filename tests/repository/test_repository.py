@@ -197,7 +197,7 @@ def test_a_branch_is_made_from_any_ref(repo: Repository, main: Branch) -> None:
     repo.create_tag("v2", "main~1")
     assert repo.create_branch("b1", "main~2").read("a") == b"1"
     assert repo.create_branch("b2", "v2").read("a") == b"2"
-    assert repo.create_branch("b3", repo.ref("main").id[:10]).read("a") == b"3"
+    assert repo.create_branch("b3", repo.ref("main").commit_id[:10]).read("a") == b"3"
     assert repo.create_branch("b4").read("a") == b"3"
     assert [ref.name for ref in repo.branches()] == ["b1", "b2", "b3", "b4", "main"]
     assert [ref.name for ref in repo.branches("b")] == ["b1", "b2", "b3", "b4"]
@@ -289,7 +289,7 @@ def test_a_protected_branch_takes_merges_and_nothing_else(repo: Repository, main
         with pytest.raises((BranchProtected, UsageError)):
             call()
     assert [info.path for info in main.list()] == ["before"]
-    main.reset()  # what was staged before can be thrown away
+    main.discard()  # what was staged before can be thrown away
     main.merge("work")
     assert main.read("a") == b"1"
     assert [rule.pattern for rule in repo.protections] == ["ma*"]
@@ -332,7 +332,7 @@ def test_a_read_only_repository_changes_in_no_way(repo: Repository, main: Branch
         lambda: repo.create_tag("u", main),
         lambda: repo.delete_tag("t"),
         lambda: main.merge("t"),
-        lambda: main.reset(),
+        lambda: main.discard(),
         lambda: main.hard_reset("main~1"),
     ):
         with pytest.raises(RepositoryReadOnly):

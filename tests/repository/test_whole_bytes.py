@@ -69,7 +69,7 @@ def test_a_damaged_object_is_not_backed_up_in_silence(lake: Lake, main: Branch, 
 def test_a_part_that_is_none_is_refused(main: Branch) -> None:
     main.put("a", b"0123456789")
     for start, end in ((-1, None), (0, -1)):
-        with pytest.raises(UsageError, match="no part of an object"):
+        with pytest.raises(UsageError, match="not a valid part of an object"):
             main.read("a", start, end)
     assert main.read("a", 20) == b""
     assert main.read("a", 8, 20) == b"89"
@@ -148,7 +148,7 @@ def test_what_cannot_be_exported_is_found_before_anything_is_written(main: Branc
 def test_an_export_that_fails_in_the_middle_leaves_nothing_and_can_be_repeated(main: Branch, tmp_path: Path) -> None:
     main.put_many({f"{n:03d}": b"x" for n in range(50)})
 
-    def interrupt(info: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -169,7 +169,7 @@ def test_an_export_to_an_object_store_lies_in_the_object_store(
     main.put_many({f"t/m={n}/x.txt": b"%d" % n for n in range(12)})
     url = f"s3://lake/exported-{tmp_path.name}?endpoint={s3_endpoint}&region=us-east-1"
 
-    def interrupt(info: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -191,7 +191,7 @@ def test_a_url_is_refused_where_only_a_local_path_makes_sense(
     main._core.reopen[0](*main._core.reopen[1]).lock_owners.register("ops", "for this test")
     for call in (
         lambda: main.download("a", "s3://bucket/x"),
-        lambda: main.ranges.export("a", "s3://bucket/x", job="j", owner="ops"),
+        lambda: main.range_jobs.export("a", "s3://bucket/x", job="j", owner="ops"),
     ):
         with pytest.raises(UsageError, match="local path"):
             call()
@@ -313,7 +313,7 @@ def test_an_export_to_a_store_deletes_only_what_an_earlier_one_wrote(main: Branc
     main.put_many({"t/a": b"1", "t/b": b"2", "u/c": b"3"})
     url = f"file://{tmp_path}/place"
 
-    def interrupt(info: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -333,9 +333,9 @@ def test_of_two_exports_to_one_place_the_first_says_that_it_was_overtaken(main: 
     url = f"file://{tmp_path}/place"
     begun: list[object] = []
 
-    def overtake(info: object) -> None:
+    def overtake(*told: object) -> None:
         if not begun:
-            begun.append(info)
+            begun.append(told)
             main.export(url, "u/")
 
     with pytest.raises(StrandlineError, match="Another export"):

@@ -50,12 +50,12 @@ def test_a_commit_is_refused_once_the_whole_branch_is_held(drivers: tuple[Driver
     points = 0
 
     def hold() -> None:
-        second.main.lock_all(owner="ops").__enter__()
-        heads.append(second.main.id)
+        second.main.lock_branch(owner="ops").__enter__()
+        heads.append(second.main.commit_id)
 
     for _ in at_each_call(first, lambda: first.main.commit("c", allow_empty=True), hold):
         if heads:
-            assert second.main.id == heads.pop()
+            assert second.main.commit_id == heads.pop()
             points += 1
         second.main.locks.end([lock.id for lock in second.main.locks])
         for found in list(second.main.transactions):
@@ -165,7 +165,7 @@ def test_a_private_token_without_an_item_is_not_attached(one: Client) -> None:
 def test_the_token_of_a_publication_is_written_before_its_record_says_so(drivers: tuple[Driver, Driver]) -> None:
     first, _ = drivers
     stores, branch = first.main._core.stores, first.main.branch_id
-    writer = WriterRecord(committed=5, commit=first.main.id, token="night-1", digest="d")
+    writer = WriterRecord(committed=5, commit=first.main.commit_id, token="night-1", digest="d")
     key = transactions._token_key(branch, "nightly", "night-1")
     for number in (1, 2, 3):
         first.lose("set", b"/records", number, Outcome.NOT_DONE)
@@ -190,7 +190,7 @@ def test_a_forgotten_transaction_takes_no_other_ones_token_along(drivers: tuple[
     first, _ = drivers
     stores, branch = first.main._core.stores, first.main.branch_id
     key = transactions._token_key(branch, "nightly", "night-1")
-    stores.kv.set(stores.records, key, encode(Repeat(9, first.main.id)))
+    stores.kv.set(stores.records, key, encode(Repeat(9, first.main.commit_id)))
     forget(stores, TransactionRecord(id=7, writer="nightly", branch_id=branch, token="night-1"))
     assert stores.kv.get(stores.records, key) is not None
     forget(stores, TransactionRecord(id=9, writer="nightly", branch_id=branch, token="night-1"))
@@ -226,7 +226,7 @@ def test_a_reset_under_way_meets_a_lock(one: Client, two: Client) -> None:
     one.main.put("b/1", b"1")
     one.before("set_if", 2, lambda: two.main.locks.take(("b/2", "b/3"), owner="ops"))
     with pytest.raises(RangeLocked):
-        one.main.reset(prefix="b/")
+        one.main.discard(prefix="b/")
     assert two.main.read("b/1") == b"1"
 
 
@@ -234,6 +234,6 @@ def test_what_is_remembered_of_a_writer_is_its_published_transaction(drivers: tu
     main = drivers[0].main
     stores, branch = main._core.stores, main.branch_id
     for committed, position in ((3, "old"), (5, "new"), (3, "old")):
-        writer = WriterRecord(started=5, committed=committed, commit=main.id, position=position)
+        writer = WriterRecord(started=5, committed=committed, commit=main.commit_id, position=position)
         transactions._push_off(stores, branch, "nightly", writer)
     assert transactions.remembered(stores, branch, "nightly").position == "new"

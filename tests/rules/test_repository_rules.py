@@ -25,7 +25,7 @@ from tests.transactions.drivers import Driver
 
 def test_a_branch_made_while_a_repository_is_being_freed_is_free(drivers: tuple[Driver, Driver]) -> None:
     first, second = drivers
-    second.repo.lock_all(owner="ops").take()
+    second.repo.lock_repository(owner="ops").take()
     names = (f"new{number}" for number in range(100))
     made: list[str] = []
 
@@ -33,10 +33,10 @@ def test_a_branch_made_while_a_repository_is_being_freed_is_free(drivers: tuple[
         made.append(next(names))
         first.main.create_branch(made[-1])
 
-    for _ in at_each_call(first, make, second.repo.release_lock):
-        second.repo.release_lock()
+    for _ in at_each_call(first, make, second.repo.unlock):
+        second.repo.unlock()
         second.repo.branch(made[-1]).put("x", b"x")
-        second.repo.lock_all(owner="ops", on_dirty="discard").take()
+        second.repo.lock_repository(owner="ops", on_dirty="discard").take()
     assert len(made) > 3
 
 
@@ -50,15 +50,15 @@ def test_no_lock_is_left_on_a_branch_that_is_made_while_the_lock_is_released(dri
         second.main.create_branch(made[-1])
 
     total = 0
-    first.repo.lock_all(owner="ops").take()
-    for _ in at_each_call(first, first.repo.release_lock, make):
-        first.repo.release_lock()
+    first.repo.lock_repository(owner="ops").take()
+    for _ in at_each_call(first, first.repo.unlock, make):
+        first.repo.unlock()
         for name in made:
             assert not list(second.repo.branch(name).locks), name
             second.repo.delete_branch(name)
         total += len(made)
         made.clear()
-        first.repo.lock_all(owner="ops").take()
+        first.repo.lock_repository(owner="ops").take()
     assert total > 3
 
 
@@ -106,7 +106,7 @@ def test_a_copy_pins_what_it_copies_from(one: Client, two: Client, monkeypatch: 
     source = two.main.commit("source")
     other = two.main.create_branch("other")
     seen: list[Sequence[str]] = []
-    from strandline.repository import branch as module
+    from strandline.repository.objects import staged_writes as module
 
     def attached(*arguments: Any) -> Any:
         seen.append([pin.commit for pin in promises.pins(two.main._core.stores, 0)])
@@ -175,7 +175,7 @@ def test_of_two_changes_of_rules_the_later_one_stays_on_the_branches(
 def test_a_maker_that_dies_leaves_no_branch_under_a_lock_that_ended(drivers: tuple[Driver, Driver]) -> None:
     """It read the lock, the lock was released, and then it swapped."""
     first, second = drivers
-    second.repo.lock_all(owner="ops").take()
+    second.repo.lock_repository(owner="ops").take()
     released = False
 
     def plan(call: str, partition: bytes, key: bytes) -> Outcome:
@@ -184,7 +184,7 @@ def test_a_maker_that_dies_leaves_no_branch_under_a_lock_that_ended(drivers: tup
             return Outcome.NOT_DONE if call == "get" else Outcome.DONE
         if call == "set_if" and partition.endswith(b"/refs") and key == b"new" and made:
             released = True
-            second.repo.release_lock()
+            second.repo.unlock()
         if call == "set_if" and key == b"new":
             made.append(1)
         return Outcome.DONE
@@ -210,11 +210,11 @@ def test_a_new_branch_that_a_lock_takes_over_has_the_rules(
             return create_name(core, name, record)
         second.repo.protect("*", ["stage"])
         made = create_name(core, name, record)
-        second.repo.lock_all(owner="ops").take()
+        second.repo.lock_repository(owner="ops").take()
         return made
 
     monkeypatch.setattr(branches, "create_name", overtaken)
     first.main.create_branch("new")
-    second.repo.release_lock()
+    second.repo.unlock()
     with pytest.raises(BranchProtected):
         second.repo.branch("new").put("x", b"x")

@@ -84,7 +84,7 @@ def test_a_staging_token_is_on_record_for_the_sweeper(one: Client, two: Client) 
     link(one.main, "a", "live")
     two.meet("set_if", 1, Outcome.NOT_DONE)
     with pytest.raises(StoreUnavailable):
-        two.main.reset()  # it dies between its queue item and its swap
+        two.main.discard()  # it dies between its queue item and its swap
     for _ in range(3):
         one.repo.sweep(after_s=0, again_after_s=0, private_after_s=0)
     assert content(one.main, "a") == "live"
@@ -148,7 +148,7 @@ def test_a_grant_is_looked_for_on_the_branch_first(drivers: tuple[Driver, Driver
         return Outcome.DONE
 
     second.next = plan
-    found = transactions.granted(second.main._at, "job", tx.transaction_id)
+    found = transactions.granted(second.main._at, "job", tx.id)
     assert found in (None, *published)
 
 
@@ -216,7 +216,7 @@ def test_an_open_writer_is_forgotten_last(one: Client, monkeypatch: pytest.Monke
 def garbage(driver: Driver) -> str:
     """The key of bytes that nothing refers to."""
     info = driver.main.put("gone", b"1")
-    driver.main.reset()
+    driver.main.discard()
     return info.physical_address
 
 

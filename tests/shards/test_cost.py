@@ -26,7 +26,7 @@ def test_a_bill_is_requests_times_prices() -> None:
 
 
 def test_ten_small_sources_cost_ten_times_the_requests_of_a_large_one() -> None:
-    """The surprise of seed 002, and the knob against it."""
+    """The surprise of a large bill, and the knob against it."""
     one, ten = plan_bill(Plan(1, 1e7, 1.0)), plan_bill(Plan(10, 1e6, 1.0))
     slower = plan_bill(Plan(10, 1e6, 10.0))
 

@@ -45,7 +45,7 @@ def test_executors_copy_what_is_moved(spark: SparkSession, main: Branch, far: La
     main.commit("t")
     files = len(list(main.list("t/")))
     target = far.repository("archive").branch("main")
-    done = main.ranges.move("t/", target, job="m", owner="ops", spark=spark)
+    done = main.range_jobs.move("t/", target, job="m", owner="ops", spark=spark)
     assert (done.objects, done.copied) == (files, files)
     assert target.table("t").to_spark(spark).count() == 100
     assert target.stat("t/notes.txt").metadata == {"k": "v"}
@@ -61,7 +61,7 @@ def test_what_spark_cannot_copy_is_named_and_nothing_is_moved(spark: SparkSessio
     main._core.resolver.namespace.delete_many([gone.physical_address])
     target = far.repository("archive").branch("main")
     with pytest.raises(StorageError, match="'t/a' are gone"):
-        main.ranges.move("t/", target, job="m", owner="ops", spark=spark)
+        main.range_jobs.move("t/", target, job="m", owner="ops", spark=spark)
     assert list(target.list()) == []
     assert not list(main.locks)
     assert not list(target.locks)

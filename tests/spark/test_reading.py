@@ -512,7 +512,7 @@ def test_a_folder_of_many_files_is_read_as_such_only_while_it_holds_nothing_else
     main.delete(gone.info.path)
     left = len(table.to_spark(spark).collect())
     assert left < 40
-    main.reset(gone.info.path)
+    main.discard(gone.info.path)
     # a file more, which comes before Spark looks, or between our two looks
     namespace = main._core.resolver.namespace
     address = gone.info.physical_address

@@ -284,7 +284,7 @@ def test_contents_become_a_table_whose_commit_names_their_time(place: Place) -> 
     assert main.table("tables/positions").to_spark(place.spark).count() == 30
     done = materialise(place.spark, place.shard, main, "tables/positions")
     assert main.table("tables/positions").to_spark(place.spark).count() == 20
-    commit = place.repo.commit(done.commit)
+    commit = place.repo.get_commit(done.commit)
     assert commit.metadata["strandline.shard"] == "positions"
     assert commit.metadata["strandline.shard.time"] == "1"
     again = materialise(place.spark, place.shard, main, "tables/positions")

@@ -378,5 +378,5 @@ def test_a_write_into_a_transaction_has_no_message_of_its_own(main: Branch, spar
         tx.table("t").write(frame)
     with pytest.raises(UsageError, match="message="):
         main.table("t").write(frame, writer="me")
-    assert main.commit_info.message == "the one that counts"
+    assert main.get_commit().message == "the one that counts"
     assert main.table("t").to_spark(spark).count() == 3

@@ -12,7 +12,7 @@ import pytest
 from strandline.errors import CommitExpired, Contention, ObjectMissing, UsageError
 from strandline.repository.core import promises
 from strandline.repository.transactions.transaction import Transaction
-from strandline.repository.upkeep.garbage import DELETE_KEYS, Plan
+from strandline.repository.upkeep.garbage import DELETE_KEYS, GarbagePlan
 from strandline.testing.clock import ManualClock
 from tests.transactions.drivers import Driver
 
@@ -21,7 +21,7 @@ def blobs(driver: Driver, prefix: str = "") -> set[str]:
     return {blob.key for blob in driver.repo._core.resolver.namespace.list(prefix)}
 
 
-def collect(driver: Driver, grace_days: float = 0.0) -> Plan:
+def collect(driver: Driver, grace_days: float = 0.0) -> GarbagePlan:
     return driver.repo.gc.run(grace_days=grace_days)
 
 
@@ -49,7 +49,7 @@ def test_n11_the_deadlist_of_a_committed_one_is_deleted_but_never_what_is_referr
     from strandline.repository.core.physical import transaction_folder
 
     other = put(first, "other")
-    folder = transaction_folder(first.main.branch_id, tx.transaction_id)
+    folder = transaction_folder(first.main.branch_id, tx.id)
     wrong = encode_deadlist([live, other, tx.data_prefix + "gone"])
     first.repo._core.resolver.namespace.put(f"{folder}deadlist-wrong.parquet", wrong)
     assert first.repo.gc.plan(grace_days=7).dead == 1
@@ -92,20 +92,20 @@ def test_n12_a_rejected_one_goes_whole_and_is_swept_twice(first: Driver, second:
     namespace.put(f"{tx.data_prefix}sl_write={'0' * 20}/late/part-0.parquet", b"x")
     assert collect(second, grace_days=7).rejected == 1
     assert not blobs(first, tx.data_prefix)
-    assert first.main.transactions[tx.transaction_id].state == "rejected-acknowledged"
+    assert first.main.transactions[tx.id].state == "rejected-acknowledged"
     from msgspec.structs import replace
 
     from strandline.branch import transactions
     from strandline.envelope import encode
 
-    key = transactions.key_of(first.main.branch_id, tx.transaction_id)
-    _, record = transactions.find_record(first.repo._core.stores, first.main.branch_id, tx.transaction_id)
+    key = transactions.key_of(first.main.branch_id, tx.id)
+    _, record = transactions.find_record(first.repo._core.stores, first.main.branch_id, tx.id)
     assert record is not None
     assert record.swept_at is not None
     long_ago = replace(record, swept_at=record.swept_at - 8 * 86_400_000_000)
     first.repo._core.stores.kv.set(first.repo._core.stores.records, key, encode(long_ago))
     collect(second, grace_days=7)
-    assert first.main.transactions[tx.transaction_id].state == "collected"
+    assert first.main.transactions[tx.id].state == "collected"
     other.commit()
     assert first.main.read("o") == b"1"
 
@@ -122,7 +122,7 @@ def test_n13_what_is_open_or_not_acknowledged_stays_however_old(first: Driver, s
     assert blobs(first, "data/") == before
     tx.commit()
     assert second.main.read("b") == b"2"
-    second.main.transactions.acknowledge(doomed.transaction_id)
+    second.main.transactions.acknowledge(doomed.id)
     assert collect(second).rejected == 1
 
 
@@ -213,14 +213,14 @@ def test_a_pin_keeps_a_commit_and_ends(first: Driver, clock: ManualClock, monkey
             clock.advance_s(1)
         assert held.read("a") == b"1"
         # what had expired before is wanted again
-        assert held.id not in promises.expired(first.repo._core.stores)
+        assert held.commit_id not in promises.expired(first.repo._core.stores)
     for _ in range(2):
         collect(first)
         clock.advance_s(1)
     with pytest.raises(CommitExpired), old.pin():
         pass
     # a pin of a process that died ends by itself
-    promises.put_pin(first.repo._core.stores, first.main.id, "died", days=1)
+    promises.put_pin(first.repo._core.stores, first.main.commit_id, "died", days=1)
     stores, now = first.repo._core.stores, clock.now_us()
     assert [pin.why for pin in promises.pins(stores, now)] == ["died"]  # counted from when a collector saw it
     assert [pin.why for pin in promises.pins(stores, now + 86_399 * 10**6)] == ["died"]
@@ -244,7 +244,7 @@ def test_what_is_condemned_cannot_be_linked_and_what_is_linked_is_spared(
 ) -> None:
     address = put(first, "a")
     first.main.commit("a")
-    old = first.main.id
+    old = first.main.commit_id
     first.main.delete("a")
     first.main.commit("gone")
     first.main.hard_reset("main~2")
@@ -321,7 +321,7 @@ def test_a_collected_transaction_is_still_recognised(first: Driver) -> None:
     one = run()
     collect(first)
     collect(first)
-    assert first.main.transactions[one.transaction_id].state == "collected"
+    assert first.main.transactions[one.id].state == "collected"
     again = run()
     assert again.is_repeat
     assert again.result.commit == one.result.commit

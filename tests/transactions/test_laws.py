@@ -51,21 +51,21 @@ def test_n01_ids_grow_and_a_begin_dooms_all_before_it(
     first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = begun(first)
-    assert (one.transaction_id, states(second)) == (1, {1: "open"})
+    assert (one.id, states(second)) == (1, {1: "open"})
     two = begun(second)
-    assert two.transaction_id == 2
+    assert two.id == 2
     assert states(first) == {1: "rejected-pending", 2: "open"}
     two.put("a", b"2")
     two.commit()
     three = begun(second, "other")
     four = begun(second)
-    assert (three.transaction_id, four.transaction_id) == (3, 4)
+    assert (three.id, four.id) == (3, 4)
     _, record = transactions.find_record(first.repo._core.stores, first.main.branch_id, 4)
     assert record is not None
-    assert (record.last_committed, record.base) == (2, second.main.id)
+    assert (record.last_committed, record.base) == (2, second.main.commit_id)
     # ids are not used again even if all names are forgotten
     monkeypatch.setattr("strandline.branch.rules.writers.MAX_WRITERS", 1)
-    assert [begun(second, name).transaction_id for name in ("third", "fourth")] == [5, 6]
+    assert [begun(second, name).id for name in ("third", "fourth")] == [5, 6]
     assert states(first)[4] == "rejected-pending"
     with pytest.raises(Fenced):
         four.commit()
@@ -81,10 +81,10 @@ def test_n02_a_name_that_is_assigned_is_for_its_node_only(first: Driver, second:
     with pytest.raises(NotAssigned, match="'b'"):
         running.commit()
     assert first.main._cell.read(None).branch == before
-    assert begun(second, node="b").transaction_id == 2
+    assert begun(second, node="b").id == 2
     first.main.writers.assign("nightly", "")
     running.abort()
-    assert begun(first, "nightly", node="c").transaction_id == 3
+    assert begun(first, "nightly", node="c").id == 3
 
 
 def test_n03_nothing_is_written_outside_an_open_transaction_or_its_own_prefix(first: Driver) -> None:
@@ -96,7 +96,7 @@ def test_n03_nothing_is_written_outside_an_open_transaction_or_its_own_prefix(fi
     tx.put("a", b"2")
     keys = blobs(first)
     assert len(keys) == 2
-    assert all(key.startswith(tx.data_prefix) and f".txn-{tx.transaction_id:016d}/" in key for key in keys)
+    assert all(key.startswith(tx.data_prefix) and f".txn-{tx.id:016d}/" in key for key in keys)
     for address in ("data/elsewhere", tx.data_prefix + "x/../../y", "s3://bucket/x", "/etc/passwd"):
         with pytest.raises(UsageError, match="prefix"):
             tx.link("b", address, size=1, checksum="x")
@@ -121,7 +121,7 @@ def test_n05_the_manifest_and_the_deadlist_are_there_before_the_swap(first: Driv
     first.cut_off()
     with pytest.raises(StoreUnavailable):
         tx.commit()
-    folder = f"_strandline/txn/{first.main.branch_id}/{tx.transaction_id:016d}/"
+    folder = f"_strandline/txn/{first.main.branch_id}/{tx.id:016d}/"
     names = {key.removeprefix(folder).partition("-")[0] for key in blobs(first, folder)}
     assert names == {"manifest", "deadlist"}
     first.connect()
@@ -195,7 +195,7 @@ def test_n06_what_was_granted_stays_granted(first: Driver, second: Driver, monke
     published_without_an_answer(three, Fenced("it was replaced"), lambda: begun(second))
     assert three.result.commit
     assert [commit.metadata.get("strandline.transaction") for commit in first.main.log()].count("4") == 1
-    assert {states(first)[tx.transaction_id] for tx in (one, two, three)} == {"committed"}
+    assert {states(first)[tx.id] for tx in (one, two, three)} == {"committed"}
 
 
 @example([("a", "begin"), ("b", "begin"), ("a", "commit")])
@@ -216,17 +216,17 @@ def test_n07_published_ones_form_a_chain_and_rejected_ones_are_never_seen(steps:
                 if tx is not None and tx.phase == "open":
                     tx._core.transactions.clear()
                 tx = current[who] = begun(drivers[who])
-                tx.put(f"file-{tx.transaction_id}", b"x")
-                begun_last = tx.transaction_id
+                tx.put(f"file-{tx.id}", b"x")
+                begun_last = tx.id
                 before[begun_last] = last
             elif tx is not None and tx.phase == "open":
-                allowed = tx.transaction_id == begun_last
+                allowed = tx.id == begun_last
                 if what == "abort":
                     tx.abort()
                     begun_last = 0 if allowed else begun_last
                 elif allowed:
                     tx.commit()
-                    last = tx.transaction_id
+                    last = tx.id
                     published.append(last)
                     begun_last = 0
                 else:
@@ -283,7 +283,7 @@ def test_n10_states_only_move_forward(first: Driver) -> None:
     assert {(a, b) for a in every for b in every if transactions.can_become(a, b)} == allowed
     with first.main.transaction("nightly") as tx:
         tx.put("a", b"1")
-    _, record = transactions.find_record(first.repo._core.stores, first.main.branch_id, tx.transaction_id)
+    _, record = transactions.find_record(first.repo._core.stores, first.main.branch_id, tx.id)
     assert record is not None
     with pytest.raises(TransactionClosed):
         transactions.advance(first.repo._core.stores, record, "rejected-pending")
@@ -374,7 +374,7 @@ def test_n17_a_restarted_driver_goes_on_and_uses_no_key_again(driver: Callable[[
     place = Path(str(tmp_path)) / "state"
     tx.save(place)
     again = second.main.resume(place)
-    assert again.transaction_id == tx.transaction_id
+    assert again.id == tx.id
     again.put("b", b"2")
     assert len(blobs(first)) == 2
     again.commit()
@@ -389,7 +389,7 @@ def test_n17_a_restarted_driver_goes_on_and_uses_no_key_again(driver: Callable[[
 
 def test_n18_two_processes_of_one_node_get_different_transactions(first: Driver, second: Driver) -> None:
     one, two = begun(first, node="a"), begun(second, node="a")
-    assert one.transaction_id != two.transaction_id
+    assert one.id != two.id
     two.put("a", b"2")
     two.commit()
     with pytest.raises(Fenced, match="replaced by 2"):
@@ -481,7 +481,7 @@ def test_a_token_survives_a_driver_that_died_after_its_swap(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(transactions, "settle", dies)
         tx.commit()
-    assert second.main.transactions.recover(tx.transaction_id).state == "committed"
+    assert second.main.transactions.recover(tx.id).state == "committed"
     with second.main.transaction("nightly", token="tomorrow") as later:
         later.put("b", b"1")
     assert begun(second, token="today").is_repeat
@@ -510,7 +510,7 @@ def test_a_block_whose_commit_is_refused_is_aborted(first: Driver, second: Drive
         with second.main.transaction("other") as other:
             other.put("in/a", b"1")
         tx.put("out", b"1")
-    assert states(first)[tx.transaction_id] == "rejected-acknowledged"
+    assert states(first)[tx.id] == "rejected-acknowledged"
 
 
 def test_files_that_are_not_there_are_not_published(first: Driver) -> None:
@@ -529,7 +529,7 @@ def test_a_commit_that_was_refused_is_not_published_by_an_operator_later(first: 
     with pytest.raises(Conflict):
         tx.commit()
     tx.put("more", b"1")  # it goes on, and dies
-    assert second.main.transactions.recover(tx.transaction_id).state == "rejected-acknowledged"
+    assert second.main.transactions.recover(tx.id).state == "rejected-acknowledged"
     assert shown(second) == ["in/a"]
 
 
@@ -539,10 +539,10 @@ def test_a_commit_that_was_asked_for_is_finished_by_an_operator(first: Driver, s
     first.lose("set_if", b"/refs", 1, Outcome.NOT_DONE)
     with pytest.raises(StoreUnavailable):
         tx.commit()
-    assert second.main.transactions.recover(tx.transaction_id).state == "committed"
+    assert second.main.transactions.recover(tx.id).state == "committed"
     assert shown(second) == ["a"]
     first.connect()
-    assert tx.commit().commit == second.main.id
+    assert tx.commit().commit == second.main.commit_id
 
 
 def test_what_has_ended_is_not_resumed(first: Driver, second: Driver, tmp_path: Path) -> None:
@@ -588,17 +588,17 @@ def test_an_acknowledgement_waits_until_nothing_new_appears(
             namespace.put(f"{tx.data_prefix}late", b"x")
 
     monkeypatch.setattr(clock, "sleep", sleep)
-    second.main.transactions.acknowledge(tx.transaction_id, quiet_s=3)
+    second.main.transactions.acknowledge(tx.id, quiet_s=3)
     assert clock.now_us() - began == 5_000_000
-    assert states(second)[tx.transaction_id] == "rejected-acknowledged"
+    assert states(second)[tx.id] == "rejected-acknowledged"
 
 
 def test_a_writer_is_revoked_when_it_is_doomed_and_before_it_is_acknowledged(first: Driver, second: Driver) -> None:
     tx = begun(first)
     seen: list[str] = []
-    second.main.writers.retire("nightly", revoke=lambda: seen.append(states(second)[tx.transaction_id]))
+    second.main.writers.retire("nightly", revoke=lambda: seen.append(states(second)[tx.id]))
     assert seen == ["rejected-pending"]
-    assert states(second)[tx.transaction_id] == "rejected-acknowledged"
+    assert states(second)[tx.id] == "rejected-acknowledged"
     second.main.writers.retire("nightly", revoke=lambda: seen.append("again"))
     assert seen == ["rejected-pending", "again"]
 

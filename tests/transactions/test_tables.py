@@ -51,7 +51,7 @@ def test_several_tables_appear_at_one_instant(spark: SparkSession, main: Branch)
     assert ids(main, "tables/a", spark) == list(range(20))
     assert ids(main, "tables/b", spark) == list(range(0, 20, 3))
     assert not list(main.uncommitted())
-    told = main.commit_info.metadata
+    told = main.get_commit().metadata
     assert (told["strandline.writer"], told["strandline.token"], told["strandline.rows"]) == (
         "nightly",
         "2026-11-21",
@@ -137,7 +137,7 @@ def test_publishing_while_others_stage_in_the_same_table(on_staged: Any, spark: 
     if on_staged == "fail":
         with pytest.raises(UncommittedChanges):
             job.commit()
-        main.reset(prefix="t/")
+        main.discard(prefix="t/")
         job.commit()
         assert ids(main, "t", spark) == [100, 101, 102]
     else:
@@ -153,7 +153,7 @@ def test_rivals_and_a_zombie(spark: SparkSession, main: Branch, lake: Lake) -> N
     other = Lake(lake._settings, lake._kv, lake._clock).repository(main._core.name).branch("main")
     with other.transaction("nightly") as successor:
         successor.table("t").write(numbers(spark, 10, 15))
-    with pytest.raises(Fenced, match=f"replaced by {successor.transaction_id}"):
+    with pytest.raises(Fenced, match=f"replaced by {successor.id}"):
         zombie.table("t").write(numbers(spark, 0, 5))
     with pytest.raises(TransactionClosed):
         zombie.commit()
@@ -188,9 +188,8 @@ def test_for_each_batch_is_exactly_once(spark: SparkSession, main: Branch) -> No
             tx.table("t").write(frame)
         return tx.result
 
-    for number in (0, 1, 1, 2, 0, 2):
-        result = batch(numbers(spark, number * 10, number * 10 + 10), number)
-    assert result.is_repeat
+    results = [batch(numbers(spark, number * 10, number * 10 + 10), number) for number in (0, 1, 1, 2, 0, 2)]
+    assert [result.is_repeat for result in results] == [False, False, True, False, True, True]
     assert ids(main, "t", spark) == list(range(30))
     assert [commit.metadata.get("strandline.token") for commit in main.log()][:3] == [
         "query-1:2",
@@ -234,7 +233,7 @@ def test_a_writer_that_commits_by_volume(main: Branch) -> None:
 
 def test_a_write_with_a_message_is_a_transaction_of_one_write(spark: SparkSession, main: Branch) -> None:
     main.table("t").write(numbers(spark, 0, 3), message="three rows")
-    assert main.commit_info.message == "three rows"
+    assert main.get_commit().message == "three rows"
     assert not list(main.uncommitted())
     assert ids(main, "t", spark) == [0, 1, 2]
 

@@ -28,8 +28,6 @@ FORMAT_VERSION = 1
 MANIFEST = "strandline-backup.json"
 PAGE_PAIRS = 20_000
 Pair = tuple[bytes, bytes]
-Progress = Callable[[int, int], object]
-"""Called with how many files are done, and how many there are."""
 
 
 class SavedBranch(msgspec.Struct, frozen=True):

@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from strandline.backup.layout import (
     PAGE_PAIRS,
-    Progress,
     SavedRepository,
     file_key,
     load_pages,
@@ -32,6 +31,7 @@ from strandline.errors import AlreadyExists, Conflict, Corrupted
 from strandline.ids import StagingToken, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.parallel import in_parallel
+from strandline.progress import Progress
 from strandline.repository.core import namespace
 from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.repository.names.repositories import read_record
@@ -100,7 +100,7 @@ def _files(place: BlobStore, record: RepositoryRecord, blobs: BlobStore, progres
     done = len(wanted) - len(missing)
     for _ in in_parallel(lambda key: copy_file(place, blobs, file_key(record.id, key), key, wanted[key]), missing):
         done += 1
-        progress(done, len(wanted))
+        progress("copying", done, len(wanted))
 
 
 def _branch(

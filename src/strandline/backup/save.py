@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from strandline.backup.layout import (
     Manifest,
     Pair,
-    Progress,
     SavedBranch,
     SavedRepository,
     file_key,
@@ -44,6 +43,7 @@ from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, BranchGone, Corrupted, NotFound, ObjectMissing
 from strandline.ids import CommitId, new_id
 from strandline.parallel import in_parallel
+from strandline.progress import Progress
 from strandline.repository.core.promises import expired, expired_pair
 from strandline.repository.core.record import RepositoryRecord
 from strandline.tree.range_file import RangeInfo
@@ -221,7 +221,7 @@ class _Save:
         copy = partial(copy_file, blobs, self._place)
         for size in in_parallel(lambda key: copy(key, file_key(id, key), files[key]), missing):
             done, total = done + 1, total + size
-            self._progress(done, len(keys))
+            self._progress("copying", done, len(keys))
         return len(keys), total
 
 

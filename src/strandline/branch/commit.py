@@ -1,4 +1,4 @@
-"""The commit protocol of seed 000, as design section 5 hardened it. Writers never wait for it."""
+"""The commit protocol. Writers never wait for it."""
 
 from __future__ import annotations
 

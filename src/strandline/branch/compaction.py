@@ -1,4 +1,4 @@
-"""Staging compaction (seed 001): what is staged becomes a tree of its own, which readers and commits build on."""
+"""Staging compaction: what is staged becomes a tree of its own, which readers and commits build on."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ def set_head(
             raise UncommittedChanges(
                 f"Branch {at.name!r} has uncommitted changes in the way: {some_paths(blockers)}.",
                 paths=blockers,
-                next="Commit or reset them first.",
+                next="Commit or discard them first.",
             )
         new = compute(head_commit)
 
@@ -247,7 +247,7 @@ def reset_head(at: BranchAt, head: CommitId, *, force: bool) -> None:
                 raise UncommittedChanges(
                     f"Branch {at.name!r} has uncommitted changes that would be lost: {some_paths(blockers)}.",
                     paths=blockers,
-                    next="Commit or reset them first, or pass force=True to lose them.",
+                    next="Commit or discard them first, or pass force=True to lose them.",
                 )
         why = Why("reset", stores.committer, stores.clock.now_us())
         if force:

@@ -1,4 +1,4 @@
-"""Range locks (seed 004): how they are taken while everyone else goes on, and what a writer does who meets one.
+"""Range locks: how they are taken while everyone else goes on, and what a writer does who meets one.
 
 Pending, fold, held. From the swap that puts a lock on record as *pending*, and seals, everyone who reads the record
 afterwards leaves its ranges alone, and whoever had read it before can only reach tokens that are sealed now. What
@@ -46,7 +46,7 @@ OnDirty = Literal["fail", "commit", "discard"]
 PATIENCE_S = 60.0
 """How long a lock may be pending until its taker counts as dead: longer than millions of staged entries are folded."""
 SAY_SO_S = 5.0
-"""How often those who wait give one: each is a swap of the record."""
+"""How often a waiter renews its place in the queue; each renewal is one swap."""
 Pairs = Sequence[tuple[bytes, bytes]]
 """Staged pairs, each path once."""
 LOCK_PATIENCE_S = 10.0
@@ -168,7 +168,7 @@ def _fold_and_hold(at: BranchAt, seen: Seen, change: Change) -> BranchRecord:
             raise UncommittedChanges(
                 f"What is to be locked on branch {at.name!r} has uncommitted changes: {some_paths(dirty)}.",
                 paths=dirty,
-                next='Commit or reset them first, or take the lock with on_dirty="commit" or "discard".',
+                next='Commit or discard them first, or take the lock with on_dirty="commit" or "discard".',
             )
         compacted = None if tree.id == head.id else tree.ref
         put_item(stores, dropped(at.name, branch, applied))

@@ -1,4 +1,4 @@
-"""Decides when a branch is worth compacting, from what reads and writes see anyway (seed 001)."""
+"""Decides when a branch is worth compacting, from what reads and writes see anyway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One read for all who ask at the same time: the amortised branch read of seed 000."""
+"""One read for all who ask at the same time: the amortised branch read."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Stores:
     Attributes:
         kv: all mutable metadata.
         trees: all immutable metadata, and the way to the bytes.
-        committer: who stands on commits that name nobody.
+        committer: recorded when a commit does not name one.
     """
 
     kv: Store

@@ -1,4 +1,4 @@
-"""Fenced transactions (seed 003): begin, publish, abort, acknowledge. What decides is the branch record alone.
+"""Fenced transactions: begin, publish, abort, acknowledge. What decides is the branch record alone.
 
 The other records of a transaction tell of it: its life (`txn/`), the tokens that make a repeated job recognisable
 (`token/`), and what is remembered of writers that left the branch record (`writer/`). Whatever a later begin takes off

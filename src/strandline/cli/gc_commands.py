@@ -12,8 +12,9 @@ import typer
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, session
 from strandline.errors import UsageError
+from strandline.progress import Progress
 from strandline.repository.core.retention import GRACE_DAYS, Retention
-from strandline.repository.upkeep.garbage import Plan, Progress
+from strandline.repository.upkeep.garbage import GarbagePlan
 
 app = typer.Typer(name="gc", help="Collect what nothing refers to, beside all other work.")
 
@@ -29,7 +30,7 @@ ReadersOption = Annotated[
 ]
 
 
-def _told(plan: Plan, verb: str) -> str:
+def _told(plan: GarbagePlan, verb: str) -> str:
     parts = [
         f"{verb} {counted(plan.files, 'file')} ({plan.bytes:,} bytes) of {plan.total_files:,}",
         f"{plan.orphans:,} that nothing refers to",
@@ -73,9 +74,9 @@ def run(
         _tell(s.out, "Deleted", lambda told: collect(progress=told))
 
 
-def _tell(out: Output, verb: str, collect: Callable[[Progress], Plan]) -> None:
-    with out.steps("files and ranges") as step:
-        found = collect(lambda doing, done, total: step(done, total))
+def _tell(out: Output, verb: str, collect: Callable[[Progress], GarbagePlan]) -> None:
+    with out.progress("files and ranges") as step:
+        found = collect(step)
     out.say(_told(found, verb), msgspec.to_builtins(found))
 
 
@@ -111,7 +112,9 @@ def _rule(text: str) -> tuple[str, float | None]:
     try:
         return pattern, None if value == "forever" else float(value)
     except ValueError:
-        raise UsageError(f"{text!r} is no rule.", next="Write --branch 'release-*=90' or 'main=forever'.") from None
+        raise UsageError(
+            f"{text!r} is not a retention rule.", next="Write --branch 'release-*=90' or 'main=forever'."
+        ) from None
 
 
 def _days(days: float | None) -> str:

@@ -172,19 +172,34 @@ def cherry_pick(
         s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
 
 
-def reset(
+def hard_reset(
     branch: BranchArgument,
     target: Annotated[str, typer.Argument(metavar="REF", help="A ref expression of the same repository.")],
     force: Annotated[bool, typer.Option("--force", help="Throw away what is staged.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Move the head of a branch to any commit; `reflog` shows where it was. `branch reset` is for staged changes."""
+    """Move the head of a branch to any commit; `reflog` shows where it was. `discard` is for staged changes."""
     with session(lake, as_json) as s:
         found = s.branch(branch)
-        before = found.id
+        before = found.commit_id
         found.hard_reset(target, force=force)
         s.out.say(
-            f"Moved {branch} from {before[:12]} to {found.id[:12]}.",
-            {"branch": branch, "before": before, "commit": found.id},
+            f"Moved {branch} from {before[:12]} to {found.commit_id[:12]}.",
+            {"branch": branch, "before": before, "commit": found.commit_id},
         )
+
+
+def discard(
+    branch: BranchArgument,
+    path: Annotated[str | None, typer.Option(help="Only this path.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="Only what is below this path.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Throw staged changes away."""
+    with session(lake, as_json) as s:
+        prefix = None if prefix is None else below(prefix)
+        s.branch(branch).discard(path, prefix=prefix)
+        what = path or prefix or "everything staged"
+        s.out.say(f"Discarded {what} on {branch}.", {"branch": branch, "discarded": what})

@@ -40,7 +40,7 @@ def backup(
 ) -> None:
     """Save repositories while they are in use. A later backup to the same place copies only what is new."""
     with session(lake, as_json) as s:
-        with s.out.steps("copying") as step:
+        with s.out.progress("copying") as step:
             manifest = s.lake.backup(target, repository or None, data=data, progress=step)
         for saved in manifest.repositories:
             fields = {"repository": saved.record.name, "commits": saved.commits, "files": saved.files}
@@ -65,7 +65,7 @@ def restore(
 ) -> None:
     """Bring repositories back from a backup. The lake may be another one, on other stores; `init` makes one."""
     with session(lake, as_json) as s:
-        with s.out.steps("copying") as step:
+        with s.out.progress("copying") as step:
             made = s.lake.restore(source, repository, name=name, take_over=take_over, check=check, progress=step)
         for one in made:
             done = "and read all of it" if check else "and did not check it"

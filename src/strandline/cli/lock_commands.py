@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
@@ -27,19 +27,20 @@ BetweenOption = Annotated[
 ]
 OwnerOption = Annotated[str, typer.Option(help="Registered with `lock owner add`.")]
 TimeoutOption = Annotated[float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for others.")]
-DirtyOption = Annotated[str, typer.Option(help="About uncommitted changes there: fail, commit or discard.")]
+DirtyOption = Annotated[OnDirty, typer.Option(help="What to do about uncommitted changes there.")]
+ModeOption = Annotated[LockMode, typer.Option(help="Who else may do what.")]
 COLUMNS = ("id", "what", "owner", "mode", "state", "since", "description")
 
 
 def ranges_of(prefixes: list[str] | None, between: list[str] | None) -> list[str | tuple[str, str | None]]:
     """What the arguments name."""
     if "" in (prefixes or []):
-        raise UsageError("An empty prefix would lock everything.", next="If you mean the whole branch, say --all.")
+        raise UsageError("An empty prefix would lock everything.", next="If you mean the whole branch, say --branch.")
     found: list[str | tuple[str, str | None]] = [*(prefixes or [])]
     for text in between or []:
         start, dots, end = text.partition("..")
         if not dots:
-            raise UsageError(f"{text!r} is no range.", next="Write --between START..END, such as 2024/01..2024/04.")
+            raise UsageError(f"{text!r} is not a range.", next="Write --between START..END, such as 2024/01..2024/04.")
         found.append((start, end or None))
     return found
 
@@ -70,8 +71,10 @@ def take(
     prefix: PrefixesArgument = None,
     owner: OwnerOption = "",
     between: BetweenOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="The whole branch; other locks rest meanwhile.")] = False,
-    mode: Annotated[str, typer.Option(help="exclusive, shared or quarantine.")] = "exclusive",
+    whole: Annotated[
+        bool, typer.Option("--branch", help="The whole branch; other locks have no effect until it ends.")
+    ] = False,
+    mode: ModeOption = "exclusive",
     wait: TimeoutOption = 0.0,
     on_dirty: DirtyOption = "fail",
     lake: LakeOption = None,
@@ -80,29 +83,28 @@ def take(
     """Freeze ranges until they are released by the id that is printed."""
     need_owner(owner)
     wanted = ranges_of(prefix, between)
-    if everything == bool(wanted):
-        raise UsageError("Name prefixes, or --between, or --all.", next="For example: tables/flights/month=1/")
+    if whole == bool(wanted):
+        raise UsageError("Name prefixes, or --between, or --branch.", next="For example: tables/flights/month=1/")
     with session(lake, as_json) as s:
         locks = s.branch(branch).locks
-        kind, dirty = cast("LockMode", mode), cast("OnDirty", on_dirty)
-        if everything:
-            found = locks.take_all(owner=owner, mode=kind, timeout_s=wait, on_dirty=dirty)
+        if whole:
+            found = locks.take_branch(owner=owner, mode=mode, timeout_s=wait, on_dirty=on_dirty)
         else:
-            found = locks.take(wanted, owner=owner, mode=kind, timeout_s=wait, on_dirty=dirty)
+            found = locks.take(wanted, owner=owner, mode=mode, timeout_s=wait, on_dirty=on_dirty)
         s.out.say(f"Locked {_fields(found)['what']}: lock {found.id}.", _fields(found))
 
 
 @app.command()
 def release(
     branch: BranchArgument,
-    id: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="As `lock ls` shows them.")] = None,
+    id: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="As `lock list` shows them.")] = None,
     owner: Annotated[str | None, typer.Option(help="All locks of this owner.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """End locks. A transaction that holds one is aborted: nothing of it will be published."""
     if bool(id) == bool(owner):
-        raise UsageError("Name ids or an --owner, and not both.", next="`strandline lock ls` shows both.")
+        raise UsageError("Name ids or an --owner, and not both.", next="`strandline lock list` shows both.")
     with session(lake, as_json) as s:
         handle = s.branch(branch)
         chosen = [one for one in handle.locks if one.id in (id or ()) or one.owner == owner]
@@ -110,7 +112,7 @@ def release(
         if missing:
             handle.locks[missing[0]]
         if owner is not None and not chosen and owner not in s.repository(branch.partition("/")[0]).lock_owners:
-            raise UsageError(f"There is no owner {owner!r}.", next="`strandline lock owner ls` lists them.")
+            raise UsageError(f"There is no owner {owner!r}.", next="`strandline lock owner list` lists them.")
         for one in sorted(chosen, key=lambda one: not one.is_whole):
             if one.transaction is not None:
                 handle.transactions.abort(one.transaction)
@@ -120,8 +122,8 @@ def release(
         s.out.say(f"Released {counted(len(chosen), 'lock')}.", {"released": [one.id for one in chosen]})
 
 
-@app.command()
-def ls(
+@app.command("list")
+def list_locks(
     branch: BranchArgument,
     prefix: PrefixesArgument = None,
     lake: LakeOption = None,
@@ -133,34 +135,35 @@ def ls(
         s.out.rows(map(_fields, locks.find(prefix) if prefix else locks), COLUMNS, "No locks.")
 
 
-@app.command("take-all")
-def take_all(
+@app.command("repo")
+def take_repository(
     repository: RepositoryArgument,
     owner: OwnerOption = "",
-    mode: Annotated[str, typer.Option(help="exclusive, shared or quarantine.")] = "exclusive",
+    mode: ModeOption = "exclusive",
     wait: TimeoutOption = 0.0,
     on_dirty: DirtyOption = "fail",
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Freeze all branches of a repository, present and future, until `lock release-all`."""
+    """Freeze all branches of a repository, present and future, until `lock release-repo`."""
     need_owner(owner)
     with session(lake, as_json) as s:
-        kind, dirty = cast("LockMode", mode), cast("OnDirty", on_dirty)
-        lock = s.repository(repository).lock_all(owner=owner, mode=kind, timeout_s=wait, on_dirty=dirty).take()
+        lock = (
+            s.repository(repository).lock_repository(owner=owner, mode=mode, timeout_s=wait, on_dirty=on_dirty).take()
+        )
         s.out.say(f"Locked all branches of {repository}: lock {lock.id}.", {"id": lock.id})
 
 
-@app.command("release-all")
-def release_all(repository: RepositoryArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+@app.command("release-repo")
+def release_repository(repository: RepositoryArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """End the lock on all branches of a repository."""
     with session(lake, as_json) as s:
-        was = s.repository(repository).release_lock()
+        was = s.repository(repository).unlock()
         s.out.say("Released all branches." if was else "There was no lock on all branches.", {"released": was})
 
 
 @owner_app.command("add")
-def owner_add(
+def add_owner(
     repository: RepositoryArgument,
     name: Annotated[str, typer.Argument(help="The owner's name.")],
     description: Annotated[str, typer.Argument(help="What it locks things for: others read it in their errors.")],
@@ -173,8 +176,8 @@ def owner_add(
         s.out.say(f"Registered {name}.", {"owner": name, "description": description})
 
 
-@owner_app.command("rm")
-def owner_rm(
+@owner_app.command("delete")
+def delete_owner(
     repository: RepositoryArgument,
     name: Annotated[str, typer.Argument(help="The owner's name.")],
     lake: LakeOption = None,
@@ -185,11 +188,11 @@ def owner_rm(
         owners = s.repository(repository).lock_owners
         was = name in owners
         owners.remove(name)
-        s.out.say(f"Removed {name}." if was else f"There was no owner {name!r}.", {"owner": name, "removed": was})
+        s.out.say(f"Deleted owner {name}." if was else f"There was no owner {name!r}.", {"owner": name, "deleted": was})
 
 
-@owner_app.command("ls")
-def owner_ls(repository: RepositoryArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+@owner_app.command("list")
+def list_owners(repository: RepositoryArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """List the owners."""
     with session(lake, as_json) as s:
         owners = s.repository(repository).lock_owners

@@ -102,9 +102,11 @@ def put(
             raise UsageError(f"{file!r} is a folder.", next="Pass --recursive to write all files in it.")
         source = sys.stdin.buffer if file == "-" else Path(file)
         total = 2 * source.stat().st_size if isinstance(source, Path) and source.is_file() else None
-        with s.out.bytes(f"uploading {path}", total) as step, ExitStack() as stack:
+        with s.out.progress(f"uploading {path}", in_bytes=True) as step, ExitStack() as stack:
             if total is not None and s.out.errors.is_terminal:  # read twice: for the checksum, and to be stored
-                source = Counted(stack.enter_context(Path(file).open("rb")), step)
+                source = Counted(
+                    stack.enter_context(Path(file).open("rb")), lambda done: step("uploading", done, total)
+                )
             made = branch.put(path, source, content_type=content_type)
         fields = {"path": made.path, "size": made.size, "checksum": made.checksum}
         s.out.say(f"Staged {path} ({made.size:,} bytes).", fields)
@@ -117,12 +119,12 @@ def _put_folder(s: Session, branch: Branch, path: str, folder: Path) -> None:
     files = sorted(one for one in folder.rglob("*") if one.is_file())
     if not files:
         raise ObjectNotFound(f"There is no file in the folder {str(folder)!r}.")
-    with s.out.progress("uploading", len(files)) as step:
+    with s.out.progress("uploading") as step:
 
         def contents() -> Iterator[tuple[str, Path]]:
-            for one in files:
+            for done, one in enumerate(files):
+                step("uploading", done, len(files))
                 yield below + one.relative_to(folder).as_posix(), one
-                step()
 
         count = branch.put_many(contents())
     s.out.say(f"Staged {counted(count, 'object')} below {below or '/'}.", {"staged": count, "prefix": below})
@@ -140,7 +142,7 @@ def get(
         target = local_only(file, "A single object")
         if target.is_dir():
             target = target / path.rpartition("/")[2]
-        with s.out.bytes(f"downloading {path}", ref.stat(path).size) as step:
+        with s.out.progress(f"downloading {path}", in_bytes=True) as step:
             ref.download(path, target, progress=step)
         s.out.say(f"Wrote {target}.", {"path": path, "file": str(target)})
 
@@ -196,11 +198,12 @@ def import_objects(
 
 
 class Counted(io.RawIOBase):
-    """A binary file that tells how much of it is read."""
+    """A binary file that says how many bytes of it were read, in all."""
 
     def __init__(self, file: IO[bytes], step: Callable[[int], object]) -> None:
         self._file = file
         self._step = step
+        self._done = 0
 
     def readable(self) -> bool:
         return True
@@ -217,7 +220,8 @@ class Counted(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
         buffer[: len(data)] = data
-        self._step(len(data))
+        self._done += len(data)
+        self._step(self._done)
         return len(data)
 
 

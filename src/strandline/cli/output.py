@@ -11,10 +11,12 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TransferSpeedColumn
+from rich.progress import Progress as ProgressBar
 from rich.table import Table
 
 from strandline.errors import StrandlineError
+from strandline.progress import Progress, no_progress
 
 Row = Mapping[str, Any]
 
@@ -62,36 +64,15 @@ class Output:
             print(line)
 
     @contextmanager
-    def progress(self, what: str, total: int | None = None) -> Iterator[Any]:
-        """A progress bar on a terminal, silence elsewhere; yields a callable that takes a step."""
+    def progress(self, what: str, *, in_bytes: bool = False) -> Iterator[Progress]:
+        """A progress bar on a terminal, silence elsewhere."""
         if not self.errors.is_terminal:
-            yield lambda *_: None
+            yield no_progress
             return
-        columns = (TextColumn(what), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, console=self.errors, transient=True) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda *_: bar.advance(task)
-
-    @contextmanager
-    def steps(self, what: str) -> Iterator[Any]:
-        """A progress bar on a terminal, silence elsewhere; yields a callable that takes what is done, and the total."""
-        if not self.errors.is_terminal:
-            yield lambda *_: None
-            return
-        with Progress(TextColumn(what), BarColumn(), MofNCompleteColumn(), console=self.errors, transient=True) as bar:
+        numbers = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
+        with ProgressBar(TextColumn(what), BarColumn(), *numbers, console=self.errors, transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-
-    @contextmanager
-    def bytes(self, what: str, total: int | None) -> Iterator[Any]:
-        """The same for bytes; yields a callable that takes how many more are done."""
-        if not self.errors.is_terminal:
-            yield lambda *_: None
-            return
-        columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        with Progress(*columns, console=self.errors, transient=True) as bar:
-            task = bar.add_task(what, total=total)
-            yield lambda count: bar.advance(task, count)
+            yield lambda doing, done, total: bar.update(task, completed=done, total=total)
 
     def error(self, error: StrandlineError) -> None:
         """Show an error on standard error: what happened, what is safe, what to do next."""

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, cast
+from typing import Annotated
 
 import msgspec
 import typer
 
 import strandline
-from strandline.branch.locking import OnDirty
 from strandline.cli.lock_commands import BetweenOption, DirtyOption, OwnerOption, TimeoutOption, need_owner, ranges_of
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session, split
 from strandline.errors import UsageError
-from strandline.repository.jobs.copying import Progress
+from strandline.progress import Progress
 from strandline.repository.jobs.range_jobs import RangeResult
 
 app = typer.Typer(name="range", help="Load, restore, move or export a range while the rest is served.")
@@ -27,8 +26,8 @@ LockOption = Annotated[str, typer.Option("--lock", metavar="ID", help="A lock he
 
 
 def _run(out: Output, verb: str, work: Callable[[Progress], RangeResult]) -> None:
-    with out.steps("objects") as step:
-        done = work(lambda doing, count, total: step(count, total))
+    with out.progress("objects") as step:
+        done = work(step)
     if done.is_repeat:
         text = f"Job {done.job!r} was done before: nothing to do."
     else:
@@ -55,7 +54,7 @@ def load(
     job: JobOption = "",
     owner: OwnerOption = "",
     between: BetweenOption = None,
-    into: Annotated[str, typer.Option(help="With --between: what the files' paths are put behind.")] = "",
+    into: Annotated[str, typer.Option(help="With --between: prefix to put before each file's path.")] = "",
     lock: LockOption = "",
     wait: TimeoutOption = 0.0,
     on_dirty: DirtyOption = "fail",
@@ -67,11 +66,10 @@ def load(
         branch, prefix = s.branch_place(place)
         if prefix and not prefix.endswith("/"):
             raise UsageError(f"{place!r} names no folder.", next=f"Write {place}/, with a slash at its end.")
-        dirty = cast("OnDirty", on_dirty)
         _run(
             s.out,
             "Loaded",
-            lambda progress: branch.ranges.load(
+            lambda progress: branch.range_jobs.load(
                 _wanted(prefix, between),
                 source,
                 job=_job(job),
@@ -79,7 +77,7 @@ def load(
                 destination=prefix or into,
                 lock=lock,
                 timeout_s=wait,
-                on_dirty=dirty,
+                on_dirty=on_dirty,
                 progress=progress,
             ),
         )
@@ -102,20 +100,19 @@ def restore(
     """Make a range what it is in another ref."""
     with session(lake, as_json) as s:
         branch, prefix = s.branch_place(place)
-        dirty = cast("OnDirty", on_dirty)
 
         def work(source: strandline.Ref | str) -> None:
             _run(
                 s.out,
                 "Restored",
-                lambda progress: branch.ranges.restore(
+                lambda progress: branch.range_jobs.restore(
                     _wanted(prefix, between),
                     source,
                     job=_job(job),
                     owner=need_owner(owner),
                     lock=lock,
                     timeout_s=wait,
-                    on_dirty=dirty,
+                    on_dirty=on_dirty,
                     progress=progress,
                 ),
             )
@@ -148,11 +145,10 @@ def move(
         branch, prefix = s.branch_place(place)
         repository, name, _ = split(target)
         to = other.repository(repository).branch(name)
-        dirty = cast("OnDirty", on_dirty)
         _run(
             s.out,
             "Copied" if keep else "Moved",
-            lambda progress: branch.ranges.move(
+            lambda progress: branch.range_jobs.move(
                 _wanted(prefix, between),
                 to,
                 job=_job(job),
@@ -160,7 +156,7 @@ def move(
                 delete_source=not keep,
                 replace=replace,
                 timeout_s=wait,
-                on_dirty=dirty,
+                on_dirty=on_dirty,
                 progress=progress,
             ),
         )
@@ -181,17 +177,16 @@ def export(
     """Copy a range to plain files, as it is at one instant."""
     with session(lake, as_json) as s:
         branch, prefix = s.branch_place(place)
-        dirty = cast("OnDirty", on_dirty)
         _run(
             s.out,
             "Exported",
-            lambda progress: branch.ranges.export(
+            lambda progress: branch.range_jobs.export(
                 _wanted(prefix, between),
                 folder,
                 job=_job(job),
                 owner=need_owner(owner),
                 timeout_s=wait,
-                on_dirty=dirty,
+                on_dirty=on_dirty,
                 progress=progress,
             ),
         )

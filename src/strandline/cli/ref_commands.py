@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import JsonOption, LakeOption, below, session
-from strandline.repository.repository import Names
+from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.repository.repository import RefList
 
 branch_app = typer.Typer(no_args_is_help=True, help="Branches.")
 tag_app = typer.Typer(no_args_is_help=True, help="Tags: names of commits that never move.")
@@ -15,7 +15,7 @@ tag_app = typer.Typer(no_args_is_help=True, help="Tags: names of commits that ne
 Source = Annotated[str, typer.Argument(help="repository/ref; the ref may be an expression such as main~1.")]
 
 
-def _rows(names: Names) -> list[dict[str, object]]:
+def _rows(names: RefList) -> list[dict[str, object]]:
     return [{"name": ref.name, "commit": ref.commit, "created": ref.created_at} for ref in names]
 
 
@@ -25,7 +25,7 @@ def create_branch(source: Source, name: str, lake: LakeOption = None, as_json: J
     with session(lake, as_json) as s:
         repository, ref = s.name_of(source, "ref")
         made = s.repository(repository).create_branch(name, ref)
-        s.out.say(f"Made branch {name} at {made.id[:12]}.", {"branch": name, "commit": made.id})
+        s.out.say(f"Made branch {name} at {made.commit_id[:12]}.", {"branch": name, "commit": made.commit_id})
 
 
 @branch_app.command("list")
@@ -44,29 +44,13 @@ def delete_branch(branch: str, lake: LakeOption = None, as_json: JsonOption = Fa
         s.out.say(f"Deleted branch {name}, which was at {head}.", {"deleted": name, "commit": head})
 
 
-@branch_app.command("reset")
-def reset_branch(
-    branch: str,
-    path: Annotated[str | None, typer.Option(help="Only this path.")] = None,
-    prefix: Annotated[str | None, typer.Option(help="Only what is below this path.")] = None,
-    lake: LakeOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Throw staged changes away."""
-    with session(lake, as_json) as s:
-        prefix = None if prefix is None else below(prefix)
-        s.branch(branch).reset(path, prefix=prefix)
-        what = path or prefix or "everything staged"
-        s.out.say(f"Discarded {what} on {branch}.", {"branch": branch, "discarded": what})
-
-
 @tag_app.command("create")
 def create_tag(source: Source, name: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Name a commit for ever."""
     with session(lake, as_json) as s:
         repository, ref = s.name_of(source, "ref")
         made = s.repository(repository).create_tag(name, ref)
-        s.out.say(f"Made tag {name} at {made.id[:12]}.", {"tag": name, "commit": made.id})
+        s.out.say(f"Made tag {name} at {made.commit_id[:12]}.", {"tag": name, "commit": made.commit_id})
 
 
 @tag_app.command("list")

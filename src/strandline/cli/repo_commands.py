@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,6 +11,16 @@ from strandline.cli.session import JsonOption, LakeOption, session
 from strandline.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Repositories.")
+
+
+class Blocked(StrEnum):
+    """What a protection can forbid: `Action`, as an enum, since a list of choices has to be one here."""
+
+    STAGE = "stage"
+    COMMIT = "commit"
+    MERGE = "merge"
+    RESET = "reset"
+    DELETE = "delete"
 
 
 @app.command()
@@ -62,7 +73,7 @@ def delete(
 def protect(
     name: str,
     pattern: Annotated[str, typer.Argument(help="Glob pattern of branch names, such as release-*.")],
-    block: Annotated[list[str] | None, typer.Option(help="stage, commit, merge, reset or delete.")] = None,
+    block: Annotated[list[Blocked] | None, typer.Option(help="By default all but merge.")] = None,
     writer: Annotated[
         list[str] | None, typer.Option(help="A writer whose transactions may be published all the same.")
     ] = None,
@@ -76,7 +87,7 @@ def protect(
         if remove:
             repository.unprotect(pattern)
         elif block:
-            repository.protect(pattern, block, writers=writer or ())
+            repository.protect(pattern, [one.value for one in block], writers=writer or ())
         else:
             repository.protect(pattern, writers=writer or ())
         rules = [

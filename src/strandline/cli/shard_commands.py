@@ -75,7 +75,7 @@ def _read(file: Path, schema: pa.Schema) -> pa.Table:
     }
     read = readers.get(file.suffix)
     if read is None:
-        raise UsageError(f"{file.name!r} is no file of rows.", next=f"Names end in {', '.join(readers)}.")
+        raise UsageError(f"{file.name!r} is not a file of rows.", next=f"Names end in {', '.join(readers)}.")
     try:
         return read(str(file))
     except (OSError, pa.ArrowException) as error:
@@ -119,8 +119,8 @@ def create(
         s.out.say(f"Shard {made.name!r} is there, with upper {made.upper}.", _fields(made))
 
 
-@app.command()
-def ls(repository: RepositoryArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+@app.command("list")
+def list_shards(repository: RepositoryArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """List the shards of a repository."""
     with session(lake, as_json) as s:
         held = s.repository(repository)
@@ -274,7 +274,8 @@ def _prices(file: Path | None) -> Prices:
         return msgspec.json.decode(file.read_bytes(), type=Prices)
     except (OSError, msgspec.MsgspecError) as error:
         raise UsageError(
-            f"{str(file)!r} is no table of prices: {error}.", next=f"It may have {', '.join(Prices.__struct_fields__)}."
+            f"{str(file)!r} is not a table of prices: {error}.",
+            next=f"It may have {', '.join(Prices.__struct_fields__)}.",
         ) from error
 
 
@@ -316,8 +317,8 @@ def serve(
         )
 
 
-@app.command()
-def rm(shard: ShardArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+@app.command("delete")
+def delete_shard(shard: ShardArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """End a shard and delete its bytes: nobody can read or write it any more."""
     with session(lake, as_json) as s:
         repository, name = _split(shard)

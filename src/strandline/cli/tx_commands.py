@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 import typer
 
 from strandline.branch.transactions import State
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session
-from strandline.errors import UsageError
 from strandline.repository.transactions.operators import TransactionInfo
 
 app = typer.Typer(name="tx", help="Transactions of jobs: who has which open, and ending those of dead drivers.")
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
-IdArgument = Annotated[int, typer.Argument(help="The number that `tx ls` shows.", min=1)]
+IdArgument = Annotated[int, typer.Argument(help="The number that `tx list` shows.", min=1)]
 QuietOption = Annotated[
     float, typer.Option("--quiet-for", min=0, metavar="SECONDS", help="Wait until it has written nothing for so long.")
 ]
@@ -34,16 +33,14 @@ def _fields(found: TransactionInfo) -> dict[str, Any]:
     }
 
 
-@app.command()
-def ls(
+@app.command("list")
+def list_transactions(
     branch: BranchArgument,
-    state: Annotated[str | None, typer.Option(help="Only those in this state.")] = None,
+    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the transactions on record."""
-    if state is not None and state not in get_args(State):
-        raise UsageError(f"{state!r} is no state of a transaction.", next=f"Use one of {', '.join(get_args(State))}.")
     with session(lake, as_json) as s:
         found = (_fields(each) for each in s.branch(branch).transactions if state is None or each.state == state)
         rows = ({**row, "commit": row["commit"] and row["commit"][:12]} if not as_json else row for row in found)
@@ -111,7 +108,7 @@ def recover(branch: BranchArgument, id: IdArgument, lake: LakeOption = None, as_
 def assign(
     branch: BranchArgument,
     writer: Annotated[str, typer.Argument(help="The writer's name.")],
-    node: Annotated[str, typer.Argument(help="Where alone it may run; '' is anywhere.")],
+    node: Annotated[str, typer.Argument(help="The only node that may run this writer; '' allows any node.")],
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:

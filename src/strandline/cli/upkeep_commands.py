@@ -11,7 +11,7 @@ import typer
 from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, session
 from strandline.errors import Corrupted
-from strandline.repository.upkeep.fsck import SHOWN, Audit
+from strandline.repository.upkeep.fsck import SHOWN, FsckReport
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch")]
 PROBLEMS_SHOWN = 20
@@ -87,7 +87,7 @@ def fsck(
             )
 
 
-def _summary(name: str, audit: Audit) -> str:
+def _summary(name: str, audit: FsckReport) -> str:
     looked_at = ", ".join(
         (
             counted(audit.branches, "branch", "branches"),

@@ -124,6 +124,7 @@ class PostgresStore(Store):
 
     def _execute(self, statement: str, arguments: Sequence[object], read: Callable[[psycopg.Cursor[Any]], T]) -> T:
         happened = "no" if statement.startswith("SELECT") else "unknown"
+        reason: BaseException | None = None
         for attempt in range(REPEATS):
             try:
                 with self._connection(happened) as connection:

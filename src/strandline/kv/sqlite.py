@@ -315,7 +315,7 @@ class SqliteStore(Store):
                 self._group = []
                 self._hand_over()
 
-    def _commit(self, group: Sequence[_Write]) -> None:
+    def _commit(self, group: Sequence[_Write]) -> None:  # noqa: C901 - one thought, and a signal may come between two lines
         happened = "no"
         session = connection = None
         try:

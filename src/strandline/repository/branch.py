@@ -2,441 +2,47 @@
 
 from __future__ import annotations
 
-import io
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, cast
-
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from strandline.arguments import checked
-from strandline.blob import BlobNotFound
-from strandline.branch.attach import Computed, attach_changes, attach_pairs
 from strandline.branch.commit import commit as commit_branch
 from strandline.branch.commits import Commit
 from strandline.branch.compaction import Compaction, compact
-from strandline.branch.conditional import stage_if
 from strandline.branch.heads import reset_head
 from strandline.branch.locking import LOCK_PATIENCE_S, OnDirty
 from strandline.branch.reflog import read_moves
-from strandline.branch.reset import reset_all, reset_range
-from strandline.branch.rules.lock_rules import quarantined, refuse_locked_keys, refuse_quarantined
-from strandline.branch.rules.ranges import Range, as_ranges, single
-from strandline.branch.rules.record import COOL_DOWN_S, BranchRecord, LockMode, refuse_blocked
-from strandline.branch.staging import stage_many, stage_one
-from strandline.branch.view import Layers, Result, consistently, consistently_seen, uncommitted
-from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked, UsageError, some_paths
-from strandline.ids import CommitId, check_path, check_paths, check_prefix, encoded, new_id
+from strandline.branch.rules.ranges import as_ranges
+from strandline.branch.rules.record import COOL_DOWN_S, LockMode
+from strandline.errors import UsageError
 from strandline.operations import logged
-from strandline.parallel import in_parallel
+from strandline.progress import Progress, no_progress
 from strandline.repository.commits.drafts import make_draft
-from strandline.repository.commits.importing import Imported, import_objects
+from strandline.repository.commits.importing import ImportResult, import_objects
 from strandline.repository.commits.merging import MergeStrategy, cherry_pick, merge_into, revert
-from strandline.repository.core.physical import new_key, write_folder
-from strandline.repository.core.promises import announce_links, pinned
-from strandline.repository.core.texts import check_metadata
+from strandline.repository.core.promises import pinned
 from strandline.repository.feed import Feed
 from strandline.repository.jobs.range_jobs import RangeJobs
-from strandline.repository.locks.held import Held, LockOptions
+from strandline.repository.locks.held import LockedTransaction, LockOptions
 from strandline.repository.locks.locks import Locks, Ranges, check_ids
 from strandline.repository.names.branches import create_branch
-from strandline.repository.objects.upload import Content, ObjectWriter, upload
-from strandline.repository.objects.writable import Overwrite, Writable
-from strandline.repository.refs.differences import Diff
+from strandline.repository.objects.staged_writes import StagedWrites
 from strandline.repository.refs.exporting import checked_path
-from strandline.repository.refs.ref import Ref, key_range
+from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.reflog import Reflog
-from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.operators import Transactions, Writers
 from strandline.repository.transactions.options import OnStaged, TransactionOptions
 from strandline.repository.transactions.transaction import Transaction, resume
-from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, column, encode_staged, entries_of
-
-READ_WINDOW_ROWS = 50_000
 
 
-@checked(
-    but=(
-        "stage",
-        "delete",
-    )
-)
-class Branch(Writable):
+@checked()
+class Branch(StagedWrites):
     """A branch: what is committed on it, with what is staged over it.
 
     The handle belongs to one creation of the name. If the branch is deleted, and even if another one is made under its
     name, calls raise `BranchGone`.
     """
-
-    @property
-    def id(self) -> CommitId:
-        return self._at.read().branch.head
-
-    def _find(self, path: str, key: bytes) -> Entry | None:
-        def find(record: BranchRecord) -> Entry | None:
-            refuse_quarantined(record, self.name, single(path))
-            return Layers(self._cell, self._core.commits, record).find(path, key)
-
-        return self._consistently(find)
-
-    def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
-        def window(record: BranchRecord) -> tuple[pa.Table, bytes | None]:
-            rows, reach = Layers(self._cell, self._core.commits, record).window(start, end, limit)
-            return self._outside_quarantine(record, rows, reach)
-
-        return self._consistently(window)
-
-    def _consistently(self, read: Callable[[BranchRecord], Result]) -> Result:
-        """A consistent read; what a cached record forbids may be allowed by now, and is tried once more."""
-        try:
-            return consistently(self._at, read)
-        except RangeLocked:
-            self._at.read()
-            return consistently(self._at, read)
-
-    def _outside_quarantine(
-        self, record: BranchRecord, rows: pa.Table, reach: bytes | None
-    ) -> tuple[pa.Table, bytes | None]:
-        """The rows before the first one that others may not read; raises if that comes first."""
-        for lock in quarantined(record):
-            for one in lock.ranges:
-                paths = column(rows, "path")
-                first = pc.search_sorted(paths, one.start).as_py()
-                if first == len(paths) or not one.has(paths[first].as_py()):
-                    continue
-                if not first:
-                    refuse_quarantined(record, self.name, one)
-                rows = rows.slice(0, first)
-                reach = paths[first - 1].as_py().encode()
-        return rows, reach
-
-    def _refuse_early(self, path: str | None = None) -> None:
-        seen, is_fresh = self._cell.cached(self.branch_id)
-        keys = [] if path is None else [path.encode()]
-
-        def judge(record: BranchRecord) -> None:
-            refuse_blocked(record, "stage", self.name)
-            refuse_locked_keys(record, self.name, keys)
-
-        try:
-            judge(seen.branch)
-        except (NotAllowed, RangeLocked):
-            if is_fresh:
-                raise
-            judge(self._at.read().branch)
-
-    def _new_key(self, path: str) -> str:
-        return new_key(self.branch_id, path)
-
-    def _new_folder(self) -> str:
-        return write_folder(self.branch_id, new_id())
-
-    # --- staging ------------------------------------------------------------------------------------------------------
-
-    def put(
-        self,
-        path: str,
-        content: Content,
-        *,
-        content_type: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        create: bool = False,
-        if_match: str | None = None,
-    ) -> ObjectInfo:
-        """Write an object; it is staged, and part of the next commit.
-
-        Args:
-            content: bytes, text, a `Path` of a local file, or a binary file.
-            create: demand that there is no object at the path.
-            if_match: demand that the object at the path has this checksum.
-
-        Raises:
-            PreconditionFailed: `create` or `if_match` does not hold.
-        """
-        check_path(path)
-        if create and if_match is not None:
-            raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")
-        self._refuse_early(path)
-        entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
-        if create or if_match is not None:
-            expected = if_match
-            stage_if(
-                self._at,
-                path,
-                entry,
-                lambda found: found is None if expected is None else found is not None and found.checksum == expected,
-            )
-        else:
-            self.stage(path, entry)
-        return as_info(path, entry)
-
-    def upload(self, path: str, file: str | Path, **options: Any) -> ObjectInfo:
-        """Write a local file; options are those of `put`."""
-        return self.put(path, checked_path(file), **options)
-
-    @logged("put many")
-    def put_many(self, contents: Mapping[str, Content] | Iterable[tuple[str, Content]], *, atomic: bool = True) -> int:
-        """Write several objects; with `atomic` they appear at one instant. Returns their number.
-
-        Raises:
-            UsageError: a path occurs twice.
-        """
-        pairs = list(contents.items() if isinstance(contents, Mapping) else contents)
-        distinct_keys([path for path, _ in pairs])
-        self._refuse_early()
-
-        def one(pair: tuple[str, Content]) -> tuple[str, Entry]:
-            path, content = pair
-            return path, upload(self._core, self._new_key(path), path, content, None, None)
-
-        uploaded = list(in_parallel(one, pairs))
-        return self.stage_atomically(uploaded) if atomic else self.stage_each(uploaded)
-
-    def link_many(self, entries: Iterable[tuple[str, Entry]], *, atomic: bool = False) -> int:
-        """Stage many objects whose bytes are elsewhere already, where their entries say; returns their number.
-
-        One check of the branch however many there are. Without `atomic` a failed call may have staged some of them.
-
-        Raises:
-            ObjectMissing: some of the bytes are being collected as garbage.
-            UsageError: a path occurs twice.
-        """
-        listed = entries if isinstance(entries, list) else list(entries)
-        announce_links(self._core.stores, [entry.physical_address for _, entry in listed])
-        return self.stage_atomically(listed) if atomic else self.stage_each(listed)
-
-    def stage(self, path: str, entry: Entry) -> None:
-        """Stage an object whose bytes the caller has just written."""
-        stage_one(self._at, check_path(path), checked_staged([entry])[0])
-
-    def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
-        """Stage objects whose bytes the caller has just written; not atomic. Returns their number."""
-        pairs = staged_pairs(entries)
-        if pairs:
-            stage_many(self._at, pairs)
-        return len(pairs)
-
-    def link(
-        self,
-        path: str,
-        physical_address: str,
-        *,
-        size: int,
-        checksum: str,
-        content_type: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> ObjectInfo:
-        """Stage an object whose bytes are elsewhere already.
-
-        Raises:
-            ObjectMissing: there are no bytes at the address, or they are being collected as garbage.
-        """
-        entry = Entry(
-            physical_address, size, checksum, self._core.stores.clock.now_us(), content_type, check_metadata(metadata)
-        )
-        announce_links(self._core.stores, [physical_address])
-        blobs, key = self._core.resolver.resolve(physical_address)
-        try:
-            found = blobs.head(key)
-        except BlobNotFound:
-            raise self._missing(as_info(path, entry)) from None
-        if found.size != size:
-            raise UsageError(
-                f"{physical_address!r} has {found.size:,} bytes, not {size:,}.", next="Give the size that it has."
-            )
-        self.stage(path, entry)
-        return as_info(path, entry)
-
-    def open(self, path: str, mode: str = "rb") -> IO[Any]:
-        """A file over an object: "rb" or "r" to read, "wb" or "w" to write; a written one is staged when closed."""
-        if mode not in ("wb", "w"):
-            return super().open(path, mode)
-        check_path(path)
-        self._refuse_early(path)
-        writer = cast("IO[bytes]", ObjectWriter(lambda spool: self.put(path, spool)))
-        return writer if mode == "wb" else _TextWriter(writer, "utf-8")
-
-    def delete(self, path: str) -> bool:
-        """Delete an object; whether there was one. Deleting what is not there is fine."""
-        key = check_path(path)
-        self._refuse_early(path)
-
-        def is_known(record: BranchRecord) -> bool:
-            layers = Layers(self._cell, self._core.commits, record)
-            return layers.find_staged(key) is not None or layers.find(path, key) is not None
-
-        # the only case without a tombstone: no layer holds the path, and a fresh read shows the same layers
-        known, seen = consistently_seen(self._at, is_known)
-        if not known:
-            return False
-        stage_one(self._at, key, encode_staged(TOMBSTONE), seen)
-        self._staged_tombstones(1)
-        return True
-
-    def _staged_tombstones(self, count: int) -> None:
-        record = self._cell.remembered
-        if self._cell.sensor is not None and record is not None and record.branch_id == self.branch_id:
-            self._cell.sensor.saw_tombstones(self.name, record, count)
-
-    @logged("delete many")
-    def delete_many(self, paths: Iterable[str]) -> int:
-        """Delete several objects with one check of the branch, whether they are there or not; returns their number."""
-        value = encode_staged(TOMBSTONE)
-        pairs = [(key, value) for key in distinct_keys(list(paths))]
-        if pairs:
-            stage_many(self._at, pairs)
-            self._staged_tombstones(len(pairs))
-        return len(pairs)
-
-    @logged("delete prefix")
-    def delete_prefix(self, prefix: str) -> int:
-        """Delete everything below a prefix at one instant; returns the number of objects."""
-        value = encode_staged(TOMBSTONE)
-        check_prefix(prefix)
-
-        def compute(record: BranchRecord) -> Computed:
-            return Computed([(key, value) for rows in self._sealed_rows(record, prefix) for key in keys_of(rows)])
-
-        count = attach_changes(self._at, compute, [Range(*key_range(prefix))])
-        self._staged_tombstones(count)
-        return count
-
-    @logged("copy")
-    def copy(self, source: str, target: str, *, ref: Ref | str | None = None) -> int:
-        """Copy an object, or with a trailing "/" everything below a prefix, without copying bytes.
-
-        All copies appear at one instant. Returns their number.
-
-        Args:
-            ref: where the source is; this branch by default.
-        """
-        return self._move(source, target, self if ref is None else self._other(ref), is_rename=False)
-
-    @logged("rename")
-    def rename(self, source: str, target: str) -> int:
-        """Rename an object, or with a trailing "/" everything below a prefix, at one instant; returns the number."""
-        return self._move(source, target, self, is_rename=True)
-
-    def _move(self, source: str, target: str, ref: Ref, *, is_rename: bool) -> int:
-        check_path(source)
-        check_path(target)
-        is_prefix = source.endswith("/")
-        if is_prefix != target.endswith("/"):
-            raise UsageError(f"{source!r} and {target!r} must both end with '/', or neither.")
-        if is_prefix and is_rename and (target.startswith(source) or source.startswith(target)):
-            raise UsageError(f"{source!r} cannot be renamed into {target!r}: one lies in the other.")
-        if source == target and ref is self:
-            raise UsageError(f"{source!r} cannot be copied onto itself.")
-
-        def compute(record: BranchRecord) -> Computed:
-            if ref is self:
-                found = self._sealed(record, source, exactly=not is_prefix)
-            else:
-                found = _entries_of(ref, source, exactly=not is_prefix)
-            # bytes that are there already: say so, then look whether the source still has them
-            announce_links(self._core.stores, [entry.physical_address for _, entry in found])
-            if ref is not self and _entries_of(ref, source, exactly=not is_prefix) != found:
-                raise Conflict(
-                    f"{source!r} in {ref!r} was changed while it was being copied.",
-                    paths=[source],
-                    next="Repeat the call.",
-                )
-            if not found:
-                raise ObjectNotFound(
-                    f"There is {'nothing below' if is_prefix else 'no object'} {source!r} in {ref!r}.",
-                    next="`strandline ls` lists what there is.",
-                )
-            pairs = {path.encode(): encode_staged(TOMBSTONE) for path, _ in found} if is_rename else {}
-            for path, entry in found:
-                pairs[check_path(target + path[len(source) :])] = encode_staged(entry)
-            return Computed(list(pairs.items()))
-
-        with pinned(self._core.stores, [ref.id] if ref is not self else [], f"copy to {self.name}"):
-            gone = [Range(*key_range(source)) if is_prefix else single(source)] if is_rename else []
-            staged = attach_changes(self._at, compute, gone)
-        return staged // 2 if is_rename else staged
-
-    def _sealed(self, record: BranchRecord, prefix: str, *, exactly: bool = False) -> list[tuple[str, Entry]]:
-        """What the sealed layers and the tree of a record hold; the staging token above them is left out."""
-        refuse_quarantined(record, self.name, single(prefix) if exactly else Range(*key_range(prefix)))
-        layers = Layers(self._cell, self._core.commits, without_staging(record))
-        if exactly:
-            entry = layers.find(prefix, prefix.encode())
-            return [] if entry is None else [(prefix, entry)]
-        return [pair for rows in self._sealed_rows(record, prefix) for pair in entries_of(rows)]
-
-    def _sealed_rows(self, record: BranchRecord, prefix: str) -> Iterator[pa.Table]:
-        layers = Layers(self._cell, self._core.commits, without_staging(record))
-        start, end = key_range(prefix)
-        low: bytes | None = start.encode()
-        while low is not None:
-            rows, reach = layers.window(low, encoded(end), READ_WINDOW_ROWS)
-            yield rows
-            low = None if reach is None else reach + b"\0"
-
-    def stage_atomically(
-        self,
-        entries: Sequence[tuple[str, Entry]],
-        overwrite: Overwrite | None = None,
-        expect: Mapping[str, str | None] | None = None,
-    ) -> int:
-        """Stage entries, and perhaps delete what else is below a prefix, at one instant; see `Writable`."""
-        new = staged_pairs(entries)
-        if overwrite is None and not expect:
-            return attach_pairs(self._at, new) if new else 0
-        written = {key for key, _ in new}
-        value = encode_staged(TOMBSTONE)
-
-        def compute(record: BranchRecord) -> Computed:
-            for path, checksum in (expect or {}).items():
-                found = self._sealed(record, path, exactly=True)
-                if (found[0][1].checksum if found else None) != checksum:
-                    raise Conflict(
-                        f"{path!r} on branch {self.name!r} was changed by somebody else meanwhile.",
-                        paths=[path],
-                        next="Look at the change, then repeat the call.",
-                    )
-            gone: list[tuple[bytes, bytes]] = []
-            if overwrite is not None:
-                missing = set(overwrite.present)
-                for rows in self._sealed_rows(record, overwrite.below):
-                    for path, entry in entries_of(rows):
-                        missing.discard(path)
-                        key = path.encode()
-                        if key not in written and not overwrite.keep(path, entry):
-                            gone.append((key, value))
-                if missing:
-                    told = some_paths(sorted(missing))
-                    raise Conflict(
-                        f"{told} on branch {self.name!r} was deleted by somebody else meanwhile.",
-                        paths=sorted(missing),
-                        next="Look at the change, then repeat the call.",
-                    )
-            return Computed(new + gone)
-
-        return attach_changes(self._at, compute)
-
-    def uncommitted(self, prefix: str = "") -> Diff:
-        """The changes that a commit would make."""
-        low, high = key_range(prefix)
-        return Diff(lambda: iter([uncommitted(self._at, low, high)]))
-
-    @logged("reset")
-    def reset(self, path: str | None = None, *, prefix: str | None = None) -> None:
-        """Throw staged changes away: all, those of a path, or those below a prefix."""
-        if path is not None and prefix is not None:
-            raise UsageError("A reset takes a path or a prefix, not both.")
-        if path is not None:
-            check_path(path)
-            reset_range(self._at, path, path + "\0")
-        elif prefix:
-            check_prefix(prefix)
-            reset_range(self._at, *key_range(prefix))
-        else:
-            reset_all(self._at)
 
     @logged("compact")
     def compact(self, *, force: bool = False) -> Compaction:
@@ -514,7 +120,7 @@ class Branch(Writable):
             parent: of a merge commit, the parent (from 1) whose side stays.
         """
         target = self._other(commit)
-        text = message if message is not None else f"Revert {target.commit_info.message!r} ({target.id[:12]})"
+        text = message if message is not None else f"Revert {target.get_commit().message!r} ({target.commit_id[:12]})"
         return revert(self._core, self._at, target, make_draft(self._core, text, None, committer, None), parent)
 
     @logged("cherry-pick")
@@ -523,13 +129,13 @@ class Branch(Writable):
     ) -> Commit:
         """Commit again, here, what a commit did elsewhere."""
         target = self._other(commit)
-        text = message if message is not None else target.commit_info.message
+        text = message if message is not None else target.get_commit().message
         return cherry_pick(self._core, self._at, target, make_draft(self._core, text, None, committer, None), parent)
 
     @logged("hard reset")
     def hard_reset(self, ref: Ref | str, *, force: bool = False) -> None:
         """Move the head to any commit. Staged changes forbid it, unless `force` throws them away."""
-        target = self._other(ref).id
+        target = self._other(ref).commit_id
         with pinned(self._core.stores, [target], f"hard reset of {self.name}"):
             reset_head(self._at, target, force=force)
 
@@ -542,8 +148,8 @@ class Branch(Writable):
         *,
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
-        progress: Callable[[], object] = lambda: None,
-    ) -> Imported:
+        progress: Progress = no_progress,
+    ) -> ImportResult:
         """Commit references to objects that exist already, in a local folder or below a URL such as s3://bucket/prefix.
 
         No bytes are copied. What is at the same paths already is replaced; the rest stays.
@@ -617,7 +223,7 @@ class Branch(Writable):
         writer: str | None = None,
         token: str = "",
         metadata: Mapping[str, str] | None = None,
-    ) -> Held:
+    ) -> LockedTransaction:
         """Freeze ranges while everyone else goes on, and change them in one swap. Use it with `with`.
 
         The block gets the one handle through which the ranges can be changed. Nobody sees its changes until the block
@@ -636,9 +242,9 @@ class Branch(Writable):
             LockInvalid, LockRejected, LockTimeout, UncommittedChanges: when the block is entered.
         """
         options = LockOptions(owner, mode, timeout_s, on_dirty, message, writer, token, metadata)
-        return Held(self._core, self._at, as_ranges(what), options, self._target.commit)
+        return LockedTransaction(self._core, self._at, as_ranges(what), options, self._target.commit)
 
-    def lock_all(
+    def lock_branch(
         self,
         *,
         owner: str,
@@ -647,13 +253,16 @@ class Branch(Writable):
         on_dirty: OnDirty = "fail",
         message: str | None = None,
         writer: str | None = None,
-    ) -> Held:
-        """Freeze the whole branch; arguments are those of `lock`. Locks on ranges keep their records, and rest."""
+    ) -> LockedTransaction:
+        """Freeze the whole branch; arguments are those of `lock`.
+
+        Existing range locks stay on record but have no effect until this lock ends.
+        """
         options = LockOptions(owner, mode, timeout_s, on_dirty, message, writer)
-        return Held(self._core, self._at, None, options, self._target.commit)
+        return LockedTransaction(self._core, self._at, None, options, self._target.commit)
 
     @property
-    def ranges(self) -> RangeJobs:
+    def range_jobs(self) -> RangeJobs:
         """Jobs on ranges that are frozen meanwhile: load, restore, move, export."""
         return RangeJobs(self._core, self._at)
 
@@ -694,46 +303,3 @@ class Branch(Writable):
         """Make a branch at this one's head; staged changes stay here."""
         made = create_branch(self._core, name, self, exist_ok=exist_ok)
         return Branch(self._core, name, made)
-
-
-class _TextWriter(io.TextIOWrapper):
-    """Text over an `ObjectWriter`: a failing `with` block leaves no object."""
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if kind is not None:
-            cast("ObjectWriter", self.detach()).discard()
-        else:
-            self.close()
-
-
-def keys_of(rows: pa.Table) -> list[bytes]:
-    keys: list[bytes] = column(rows, "path").cast(pa.binary()).to_pylist()
-    return keys
-
-
-def without_staging(record: BranchRecord) -> BranchRecord:
-    from msgspec.structs import replace
-
-    sealed = record.sealed_tokens
-    return replace(record, staging_token=sealed[0], sealed_tokens=sealed[1:])
-
-
-def _entries_of(ref: Ref, prefix: str, *, exactly: bool) -> list[tuple[str, Entry]]:
-    if exactly:
-        entry = ref._find(prefix, check_path(prefix))
-        return [] if entry is None else [(prefix, entry)]
-    return [pair for rows in ref.list(prefix).tables() for pair in entries_of(rows)]
-
-
-def staged_pairs(entries: Sequence[tuple[str, Entry]]) -> list[tuple[bytes, bytes]]:
-    keys = distinct_keys([path for path, _ in entries])
-    return list(zip(keys, checked_staged([entry for _, entry in entries]), strict=True))
-
-
-def distinct_keys(paths: Sequence[str]) -> list[bytes]:
-    """The keys of paths; refuses a path that occurs twice."""
-    keys = check_paths(paths)
-    if len(set(keys)) != len(keys):
-        twice = [path for path, count in Counter(paths).items() if count > 1]
-        raise UsageError(f"A path occurs twice in one call: {twice[0]!r}.", next="Give each path once.")
-    return keys

@@ -19,6 +19,7 @@ from strandline.clock import from_us
 from strandline.errors import NotAllowed, RefNotFound, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
+from strandline.progress import Progress, no_progress
 from strandline.repository.branch import Branch
 from strandline.repository.core.record import (
     DEFAULT_PROTECTION,
@@ -42,7 +43,7 @@ from strandline.repository.names.settings import change_settings
 from strandline.repository.refs.history import merge_base
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import Results
-from strandline.repository.upkeep.fsck import Audit, fsck
+from strandline.repository.upkeep.fsck import FsckReport, fsck
 from strandline.repository.upkeep.gc import GarbageCollection
 from strandline.shards.shard import Shard
 
@@ -59,7 +60,7 @@ class NamedRef(msgspec.Struct, frozen=True):
         return from_us(self.created_at_us)
 
 
-class Names(Results[NamedRef]):
+class RefList(Results[NamedRef]):
     """Branches or tags, in the order of their names."""
 
     _titles = ("name", "commit", "created")
@@ -162,13 +163,13 @@ class Repository:
         """
         return delete_branch(self._core, name)
 
-    def branches(self, prefix: str = "") -> Names:
+    def branches(self, prefix: str = "") -> RefList:
         def rows() -> Iterator[NamedRef]:
             for name, record in list_names(self._core, "branch", prefix):
                 if isinstance(record, BranchRecord):
                     yield NamedRef(name, record.head, record.created_at)
 
-        return Names(rows)
+        return RefList(rows)
 
     @logged("create tag")
     def create_tag(self, name: str, source: Ref | str | None = None) -> Ref:
@@ -180,21 +181,21 @@ class Repository:
     def delete_tag(self, name: str) -> None:
         delete_tag(self._core, name)
 
-    def tags(self, prefix: str = "") -> Names:
+    def tags(self, prefix: str = "") -> RefList:
         def rows() -> Iterator[NamedRef]:
             for name, record in list_names(self._core, "tag", prefix):
                 if isinstance(record, TagRecord):
                     yield NamedRef(name, record.commit, record.created_at)
 
-        return Names(rows)
+        return RefList(rows)
 
-    def commit(self, id: str) -> Commit:
+    def get_commit(self, ref: str) -> Commit:
         """The commit that a ref expression means."""
-        return self.ref(id).commit_info
+        return self.ref(ref).get_commit()
 
     def merge_base(self, left: Ref | str, right: Ref | str) -> Commit | None:
         """The best common ancestor of two refs, or None."""
-        return merge_base(self._core.commits, self._source(left).id, self._source(right).id)
+        return merge_base(self._core.commits, self._source(left).commit_id, self._source(right).commit_id)
 
     # --- shards -------------------------------------------------------------------------------------------------------
 
@@ -285,19 +286,19 @@ class Repository:
         """Who may hold locks on branches, and what for."""
         return LockOwners(self._core)
 
-    def lock_all(
+    def lock_repository(
         self, *, owner: str, mode: LockMode = "exclusive", timeout_s: float = 0.0, on_dirty: OnDirty = "fail"
     ) -> RepositoryLock:
         """Freeze all branches, present and future. Use it with `with`, or call `take` and `release`."""
         return RepositoryLock(self._core, owner, mode, timeout_s, on_dirty)
 
     @property
-    def lock(self) -> LockRecord | None:
+    def current_lock(self) -> LockRecord | None:
         """The lock on all branches, if there is one."""
         return self.settings.lock
 
     @logged("release repository")
-    def release_lock(self) -> bool:
+    def unlock(self) -> bool:
         """End the lock on all branches, whoever holds it; whether there was one."""
         return release_repository(self._core)
 
@@ -319,16 +320,14 @@ class Repository:
         return GarbageCollection(self._core)
 
     @logged("fsck")
-    def fsck(self, progress: Callable[[], object] = lambda: None, *, content: bool = False) -> Audit:
+    def fsck(self, progress: Progress = no_progress, *, content: bool = False) -> FsckReport:
         """Check that everything the repository refers to is there, and count what nobody refers to.
 
         Looks at what branches, tags and reflogs lead to. Reads all metadata, changes nothing, and may run while others
         work.
 
         Args:
-            progress: called without arguments after each range of metadata.
+            progress: called after each range of metadata.
             content: also read all bytes and compare them with their checksums; else only sizes are compared.
         """
-        if not callable(progress):
-            raise UsageError("progress must be a function without arguments.")
         return fsck(self._core, progress, content=content)

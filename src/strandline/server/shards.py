@@ -155,7 +155,7 @@ class ShardApp:
         """Begin the upkeep of a shard, beside the caller."""
         try:
             request: Upkeep = _decoded(Upkeep, body)
-            self._shard(request.repository, request.name, request.shard).begin_upkeep()
+            self._shard(request.repository, request.name, request.shard)._begin_upkeep()
         except StrandlineError as error:
             return encode(refusal(error))
         return encode(Decided(None, []))
@@ -182,7 +182,7 @@ def _decoded(kind: type, body: bytes) -> Any:
         return decode(kind, body, "a request")
     except Corrupted as error:
         raise UsageError(
-            "That is no request of a strandline client.", next="See that clients and service have the same version."
+            "This is not a request of a strandline client.", next="See that clients and service have the same version."
         ) from error
 
 

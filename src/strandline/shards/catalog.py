@@ -112,7 +112,7 @@ class ShardCatalog:
         if record is None:
             if schema is None and codec in CODECS and codec != JsonCodec.name:
                 raise ShardNotFound(
-                    f"There is no shard {name!r}.", next="`strandline shard ls` shows them; a schema makes one."
+                    f"There is no shard {name!r}.", next="`strandline shard list` shows them; a schema makes one."
                 )
             # judged before anything is written: a name without a shard would be in everybody's way
             self._first(ShardRecord(ShardId(""), name, checked_kind(consensus), 0), schema, key, codec)
@@ -149,7 +149,7 @@ class ShardCatalog:
         """End a shard and free its name."""
         raw, record = self._read(check_shard_name(name))
         if raw is None or record is None or record.is_deleted:
-            raise ShardNotFound(f"There is no shard {name!r}.", next="`strandline shard ls` shows them.")
+            raise ShardNotFound(f"There is no shard {name!r}.", next="`strandline shard list` shows them.")
         shard = self._opened(record)
         if shard._machine.find() is not None:
             shard.retire()

@@ -1,6 +1,6 @@
 """What shards cost in a year: requests counted or rehearsed, times a table of prices.
 
-After the question of seed 002: what can a user do that makes the bill ten times as large without storing more? Split
+The question behind it: what can a user do that makes the bill ten times as large without storing more? Split
 one source into ten: each batch of each shard is a request of its own, however small it is.
 """
 

@@ -184,7 +184,7 @@ class Shard:
                 break  # somebody else is at it
         return done
 
-    def begin_upkeep(self) -> None:
+    def _begin_upkeep(self) -> None:
         """Compact and collect beside the caller, if it is due."""
         if is_due(self.state):
             self._heartbeats.background.start(("shard", self.id), lambda: maintain(self._machine))

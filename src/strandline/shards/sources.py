@@ -1,6 +1,6 @@
 """Definite sources: whoever reads a source, again or at the same time, writes the same updates at the same times.
 
-After seed 002: a collection of *bindings* says which time each position of a source has. They are minted through
+A collection of *bindings* says which time each position of a source has. They are minted through
 consensus, so all who ask agree. What is read then only has to be written by anybody.
 """
 
@@ -131,6 +131,7 @@ class Bindings(Generic[Position]):
             if upper <= self._upper:
                 return self._upper
             updates: pa.Table | None = None
+            frontier = upper
             if self._upper:
                 try:
                     updates, frontier = self._news()

@@ -97,7 +97,7 @@ class _Records:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._now = table.find_record()[1]
+        self._now = table._find_record()[1]
         self._known: dict[tuple[str, int], TableRecord | None] = {}
 
     def newest(self, told: pa.Table) -> TableRecord:
@@ -110,7 +110,7 @@ class _Records:
                 if found is not None:
                     return found
         raise TableNotFound(
-            f"{self._table.path!r} is no table of {self._table.ref!r}.", next="Leave `rows` away to see its files."
+            f"{self._table.path!r} is not a table of {self._table.ref!r}.", next="Leave `rows` away to see its files."
         )
 
     def at(self, commit: str, sign: int) -> TableRecord:
@@ -125,7 +125,7 @@ class _Records:
         if (commit, sign) not in self._known:
             try:
                 ref = self._table.ref._core.open(commit if sign > 0 else f"{commit}~1")
-                self._known[commit, sign] = ref.table(self._table.path).find_record()[1]
+                self._known[commit, sign] = ref.table(self._table.path)._find_record()[1]
             except (InvalidRef, RefNotFound, CommitExpired):  # the first commit has none before; old ones expire
                 self._known[commit, sign] = None
         return self._known[commit, sign]

@@ -9,9 +9,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from strandline.errors import StorageError
+from strandline.progress import Progress
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.upkeep.files import Files
-from strandline.repository.upkeep.garbage import Marker, Progress
+from strandline.repository.upkeep.garbage import Marker
 from strandline.spark.read import LISTING_PARALLELISM, LISTING_TASKS
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.tree.range_file import RangeInfo

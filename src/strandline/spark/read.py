@@ -153,9 +153,9 @@ def _refuse_cut(table: Table, files: Sequence[TableFile]) -> None:
         for file in some:
             found = sizes.get(core.resolver.resolve(file.info.physical_address)[1])
             if found is None:
-                return vanished(file, table.describe())
+                return vanished(file, table._describe())
             if found != file.info.size:
-                return cut(file, table.describe(), found)
+                return cut(file, table._describe(), found)
         return None
 
     for error in in_parallel(look, looks):
@@ -179,9 +179,9 @@ def _why(table: Table, files: Sequence[TableFile], error: Exception) -> Strandli
 
     gone = next((file for file in in_parallel(is_gone, files) if file is not None), None)
     if gone is not None:
-        return vanished(gone, table.describe())
+        return vanished(gone, table._describe())
     return StorageError(
-        f"Spark cannot read {table.describe()}: {reason_of(error)}.",
+        f"Spark cannot read {table._describe()}: {reason_of(error)}.",
         next="Mend what Spark complains of, then read again.",
     )
 

@@ -39,7 +39,7 @@ from strandline.tables.record import (
 )
 from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key
 from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
-from strandline.tables.table import Table, TableWrite
+from strandline.tables.table import Table, WriteResult
 from strandline.tree.rows import Entry
 
 CONTENT_TYPES = {
@@ -55,18 +55,18 @@ ADVISORY_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 MIN_FILE_BYTES = 1 << 20
 
 
-def write_table(table: Table, data: DataFrame, options: WriteOptions) -> TableWrite:
+def write_table(table: Table, data: DataFrame, options: WriteOptions) -> WriteResult:
     """Let Spark write files, and stage them with all that the options say; see `Table.write`."""
     branch = table.ref
     if not isinstance(branch, Writable):
         raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
     if branch.is_repeat:
-        return TableWrite(files=0, bytes=0, rows=0, changes=0, spark_seconds=0.0, strandline_seconds=0.0)
+        return WriteResult(files=0, bytes=0, rows=0, changes=0, spark_seconds=0.0, strandline_seconds=0.0)
     with branch.writing():
         return _write(table, branch, data, options)
 
 
-def _write(table: Table, branch: Writable, data: DataFrame, options: WriteOptions) -> TableWrite:
+def _write(table: Table, branch: Writable, data: DataFrame, options: WriteOptions) -> WriteResult:
     started = time.monotonic()
     if not hasattr(data, "sparkSession"):
         raise UsageError(
@@ -76,7 +76,7 @@ def _write(table: Table, branch: Writable, data: DataFrame, options: WriteOption
     most = options.target_file_bytes
     if most is not None and most < MIN_FILE_BYTES:
         raise UsageError(f"Files of {most:,} bytes are too small.", next="Use at least 1 MiB.")
-    held_info, held = table.find_record()
+    held_info, held = table._find_record()
     if held is None:
         _refuse_bad_place(branch, table)
     record = plan_record(held, data.schema.jsonValue()["fields"], options, table.path)
@@ -133,7 +133,7 @@ def _write(table: Table, branch: Writable, data: DataFrame, options: WriteOption
     rows_written = None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
     size_bytes = sum(file.info.size for file in files)
     branch._wrote(len(files), rows_written, size_bytes)
-    return TableWrite(
+    return WriteResult(
         files=len(files),
         bytes=size_bytes,
         rows=rows_written,

@@ -181,7 +181,7 @@ OWN_OPTIONS = (
 def _options(options: Mapping[str, object]) -> dict[str, str]:
     refused = [name for name in options if name.lower() in OWN_OPTIONS]
     if refused:
-        raise UsageError(f"The option {refused[0]!r} is not a table's to have.", next="Leave it out.")
+        raise UsageError(f"Option {refused[0]!r} cannot be set on a table; strandline sets it.", next="Leave it out.")
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in options.items()}
 
 

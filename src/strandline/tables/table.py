@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 
-class TableWrite(msgspec.Struct, frozen=True):
+class WriteResult(msgspec.Struct, frozen=True):
     """What a write did: it is staged as a whole, and part of the next commit.
 
     Attributes:
@@ -85,11 +85,11 @@ class Table:
         """repository/ref/path"""
         return f"{self.ref.place}/{self.path}"
 
-    def describe(self) -> str:
+    def _describe(self) -> str:
         """The table and its commit, for sentences."""
-        return f"table {self.path!r} at {self.ref.place} (commit {self.ref.id[:12]})"
+        return f"table {self.path!r} at {self.ref.place} (commit {self.ref.commit_id[:12]})"
 
-    def find_record(self) -> tuple[ObjectInfo | None, TableRecord | None]:
+    def _find_record(self) -> tuple[ObjectInfo | None, TableRecord | None]:
         info = self.ref.find(self.record_path)
         return info, None if info is None else decode_record(self.ref.read(self.record_path), self.path)
 
@@ -100,7 +100,7 @@ class Table:
         Raises:
             TableNotFound: the path is no table at this ref.
         """
-        _, record = self.find_record()
+        _, record = self._find_record()
         if record is None:
             what = "is an object" if self.ref.exists(self.path) else "has no table record"
             raise TableNotFound(
@@ -147,7 +147,7 @@ class Table:
         return TableHistory(changes)
 
     def _change(self, now: Ref, before: Ref | None) -> TableChange:
-        commit = now.commit_info
+        commit = now.get_commit()
         sides: tuple[list[ObjectInfo], list[ObjectInfo]] = ([], [])
         schema_changed = False
         for change in () if before is None else before.diff(now, self.prefix):
@@ -155,7 +155,7 @@ class Table:
             for side, info in zip(sides, (change.after, change.before), strict=True):
                 if info is not None:
                     side.append(info)
-        new, old = (None if ref is None else Table(ref, self.path).find_record()[1] for ref in (now, before))
+        new, old = (None if ref is None else Table(ref, self.path)._find_record()[1] for ref in (now, before))
         nothing = TableRecord(fields=())
         added = list(data_files(sides[0], self.prefix, new or old or nothing))
         removed = list(data_files(sides[1], self.prefix, old or new or nothing))
@@ -198,7 +198,7 @@ class Table:
         still for ever with files that are opened in Python.
         """
         record = self.record
-        found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self.describe)
+        found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self._describe)
         return found
 
     def to_arrow(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
@@ -213,7 +213,9 @@ class Table:
             ObjectMissing, StorageError: while it is read, a file of the table is gone or damaged.
         """
         record, files, condition = self._chosen(where, columns)
-        rows: pa.RecordBatchReader = _frames().rows_of(self.ref._core, record, files, self.describe, condition, columns)
+        rows: pa.RecordBatchReader = _frames().rows_of(
+            self.ref._core, record, files, self._describe, condition, columns
+        )
         return rows
 
     def _chosen(
@@ -255,7 +257,7 @@ class Table:
         """
         into = _package("duckdb").connect() if connection is None else connection
         record, files, condition = self._chosen(where, columns)
-        rows = _frames().source_of(self.ref._core, record, files, self.describe, condition)
+        rows = _frames().source_of(self.ref._core, record, files, self._describe, condition)
         relation: duckdb.DuckDBPyRelation = into.from_arrow(rows)
         if columns is None:
             return relation
@@ -277,7 +279,7 @@ class Table:
         if_changed: IfChanged = "fail",
         message: str | None = None,
         writer: str | None = None,
-    ) -> TableWrite:
+    ) -> WriteResult:
         """Write a Spark DataFrame; all of it appears on the branch at one instant, staged; or with its transaction.
 
         Args:
@@ -330,8 +332,8 @@ class Table:
                 return Table(transaction, self.path)._write(data, wanted)
         return self._write(data, wanted)
 
-    def _write(self, data: DataFrame, options: WriteOptions) -> TableWrite:
-        written: TableWrite = engine("spark").write_table(self, data, options)
+    def _write(self, data: DataFrame, options: WriteOptions) -> WriteResult:
+        written: WriteResult = engine("spark").write_table(self, data, options)
         return written
 
 

@@ -105,7 +105,7 @@ def _checked_few(staged: Sequence[Staged]) -> list[bytes]:
     if not are_entries:
         for one in staged:
             if not isinstance(one, Staged):
-                raise UsageError(f"{one!r} is no entry of an object.", next="Give an Entry.")
+                raise UsageError(f"{one!r} is not an Entry.", next="Give an Entry.")
     try:
         values = list(map(encode_entry if are_entries else encode_staged, staged))
         read = _decode_list(_as_list(values))

@@ -1,4 +1,4 @@
-"""The part of the branch machine for range locks (seed 004): pure functions from a record to the next one.
+"""The part of the branch machine for range locks: pure functions from a record to the next one.
 
 Everything that changes a branch asks here, on the very record that its change is swapped into. So of a lock and a
 change, one comes first: a change that came first is folded into what the lock begins with, and one that comes later
@@ -26,10 +26,10 @@ MAX_RANGES = 256
 MAX_WAITING = 64
 CHANGES_PER_S = 10.0
 BURST = 100
-"""So many takes at once, then `CHANGES_PER_S`: each seals, and makes everybody who writes read the record anew."""
+"""This many takes at once, then `CHANGES_PER_S`: each one seals, and every writer has to read the record again."""
 WAITING_IS_SILENT_S = 60.0
-"""Who waits says so every few seconds. Who has not for so long, by whatever clock, is not waited for: clocks that are
-wrong cost somebody a turn, and nothing else."""
+"""Waiters renew their places every few seconds. A waiter that has not renewed for this long loses its place; a wrong
+clock can cost a turn, nothing else."""
 NOBODY: Collection[str] = ()
 
 
@@ -144,8 +144,8 @@ def range_locked(lock: LockRecord, name: str, what: str, how: str = "locked") ->
         owner=lock.owner,
         description=lock.description,
         lock_id=lock.id,
-        next=f"Wait until it is released. `strandline lock ls` shows all locks of {name!r}; if {lock.owner!r} is dead, "
-        "`strandline lock release` ends its lock.",
+        next=f"Wait until it is released. `strandline lock list` shows all locks of {name!r}; if {lock.owner!r} is "
+        "dead, `strandline lock release` ends its lock.",
     )
 
 
@@ -252,7 +252,7 @@ def _refuse_overlap(
         raise LockRejected(
             f"{told(request.ranges)} on branch {name!r} cannot be locked: {lock.owner!r} ({lock.description}) holds "
             f"{told(lock.ranges)}, lock {lock.id}.",
-            next="Wait for it with timeout_s=… (--wait on the command line). `strandline lock ls` shows all locks.",
+            next="Wait for it with timeout_s=… (--wait on the command line). `strandline lock list` shows all locks.",
         )
     mine = [range for lock in kept if lock.id in own for range in lock.ranges]
     for one in branch.waiting:
@@ -363,7 +363,7 @@ def release(branch: BranchRecord, name: str, ids: Collection[str], under: Collec
     if whole is not None and whole.of_repository and whole.id in ids:
         raise LockRejected(
             f"Lock {whole.id} on branch {name!r} is that of the whole repository.",
-            next="End it for all branches: repository.release_lock(), or `strandline lock release-all`.",
+            next="End it for all branches: repository.unlock(), or `strandline lock release-repo`.",
         )
     if whole is not None and is_live(branch, whole) and whole.id not in ids and whole.id not in under:
         raise _locked_as_a_whole(whole, name)
@@ -389,7 +389,7 @@ def demand_held(branch: BranchRecord, name: str, ids: Iterable[str]) -> None:
         raise LockLost(
             f"Lock {missing[0]} is not held on branch {name!r}: it has ended, or never was.",
             safe="Nothing that was to be changed under it is visible.",
-            next="Look at `strandline lock ls`, then take the lock and begin again.",
+            next="Look at `strandline lock list`, then take the lock and begin again.",
         )
 
 
@@ -447,5 +447,6 @@ def _locked_as_a_whole(whole: LockRecord, name: str) -> LockRejected:
 
 def _not_there(id: str, name: str) -> LockRejected:
     return LockRejected(
-        f"There is no lock {id} on branch {name!r}: it has ended, or never was.", next="`strandline lock ls` shows all."
+        f"There is no lock {id} on branch {name!r}: it has ended, or never was.",
+        next="`strandline lock list` shows all.",
     )

@@ -60,7 +60,7 @@ def as_ranges(wanted: Wanted | Iterable[Wanted]) -> tuple[Range, ...]:
     """
     some: Any = [wanted] if isinstance(wanted, str | Range) or _is_pair(wanted) else wanted
     if not isinstance(some, Iterable) or (isinstance(some, tuple | dict) and not _holds_ranges(some)):
-        raise LockInvalid(f"{wanted!r} is no range of paths.", next=ADVICE)
+        raise LockInvalid(f"{wanted!r} is not a range of paths.", next=ADVICE)
     ranges = sorted(map(_as_range, some), key=lambda one: one.start)
     if not ranges:
         raise LockInvalid("No range is named.", next="Name a prefix such as 'tables/flights/', or a pair of paths.")
@@ -95,7 +95,7 @@ def _as_range(wanted: Wanted) -> Range:
     elif _is_pair(wanted):
         start, end = wanted
     else:
-        raise LockInvalid(f"{wanted!r} is no range of paths.", next=ADVICE)
+        raise LockInvalid(f"{wanted!r} is not a range of paths.", next=ADVICE)
     try:
         check_prefix(start)
         if end is not None and end != start + "\0":

@@ -145,7 +145,7 @@ class Waiting(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
-    """A branch, as seed 000 and design section 2 have it.
+    """A branch.
 
     Attributes:
         branch_id: unique to this creation of the name; begins every physical path that is written through it.

@@ -1,4 +1,4 @@
-"""The part of the branch machine for fenced transactions (seed 003): pure functions from a record to the next one.
+"""The part of the branch machine for fenced transactions: pure functions from a record to the next one.
 
 A transaction belongs to a writer, a name. It may be published only while it is the one that was begun last under its
 name: that is judged on the very record that the new head is swapped into, so nothing is ever known too late. Whoever

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from strandline.branch.heads import NewHead, set_head
 from strandline.branch.rules.record import refuse_blocked
 from strandline.errors import InvalidName, NotFound, UsageError, some_paths
 from strandline.ids import PATH_MAX_BYTES, check_prefix, prefix_end
+from strandline.progress import Progress
 from strandline.repository.core.namespace import MARKER
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.tree.apply import apply
@@ -29,7 +29,7 @@ BATCH_ROWS = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What an import did: the number of objects found, and the commit; None if every one was there already."""
 
     objects: int
@@ -46,8 +46,8 @@ def import_objects(
     source: str,
     destination: str,
     draft: Draft,
-    progress: Callable[[], object],
-) -> Imported:
+    progress: Progress,
+) -> ImportResult:
     """Commit references to everything below `source` at paths below `destination`."""
     if destination and not destination.endswith("/"):
         destination += "/"
@@ -71,12 +71,12 @@ def import_objects(
     try:
         record = set_head(at, lambda now: refuse_blocked(now, "commit", at.name), "import", compute, in_the_way)
     except _NothingNew:
-        return Imported(len(changes), None)
+        return ImportResult(len(changes), None)
     core.committed()
-    return Imported(len(changes), record)
+    return ImportResult(len(changes), record)
 
 
-def _references(source: str, destination: str, progress: Callable[[], object]) -> Changes:
+def _references(source: str, destination: str, progress: Progress) -> Changes:
     """Rows for all blobs of a source, sorted by path."""
     root, prefix = split_source(source)
     store = open_store(root)
@@ -84,7 +84,7 @@ def _references(source: str, destination: str, progress: Callable[[], object]) -
     found: list[BlobInfo] = []
     for page in store.list_pages(prefix):
         found += page
-        progress()
+        progress("listing", len(found), None)
     for info in found:
         if info.key.endswith(MARKER):
             raise _in_a_namespace(f"{store.url.partition('?')[0]}/{info.key}")

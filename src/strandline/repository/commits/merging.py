@@ -46,7 +46,7 @@ def merge_into(
             f"{source.expression!r} is only what is staged, and a merge brings commits.",
             next="Commit it, then merge the branch.",
         )
-    source_commit = core.commits.get(source.id)
+    source_commit = core.commits.get(source.commit_id)
 
     def compute(head: Commit) -> NewHead:
         base = merge_base(core.commits, head.id, source_commit.id)
@@ -81,7 +81,7 @@ def _nothing_to_merge(core: RepositoryCore, at: BranchAt, source: Ref) -> Nothin
 
 
 def revert(core: RepositoryCore, at: BranchAt, target: Ref, draft: Draft, parent: int | None) -> Commit:
-    undone = core.commits.get(target.id)
+    undone = core.commits.get(target.commit_id)
     before = _parent(undone, parent, "revert")
 
     def compute(head: Commit) -> NewHead:
@@ -94,7 +94,7 @@ def revert(core: RepositoryCore, at: BranchAt, target: Ref, draft: Draft, parent
 
 
 def cherry_pick(core: RepositoryCore, at: BranchAt, target: Ref, draft: Draft, parent: int | None) -> Commit:
-    picked = core.commits.get(target.id)
+    picked = core.commits.get(target.commit_id)
     before = _parent(picked, parent, "cherry-pick")
 
     def compute(head: Commit) -> NewHead:

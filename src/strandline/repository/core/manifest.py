@@ -86,7 +86,7 @@ def decode_manifest(body: bytes, name: str) -> tuple[Facts, dict[bytes, bytes]]:
         deleted = np.asarray(column(table, DELETED).to_numpy(zero_copy_only=False), np.bool_)
         rows = table.drop_columns([DELETED]).replace_schema_metadata(None)
     except (pa.ArrowInvalid, KeyError, msgspec.MsgspecError, OSError) as error:
-        raise Corrupted(f"{name} is no manifest of a transaction: {error}.") from error
+        raise Corrupted(f"{name} is not a manifest of a transaction: {error}.") from error
     kept = entries_of(rows.filter(pa.array(~deleted)).combine_chunks())
     changes = {path.encode(): encode_staged(entry) for path, entry in kept}
     gone: list[str] = column(rows.filter(pa.array(deleted)), "path").to_pylist()
@@ -105,5 +105,5 @@ def decode_deadlist(body: bytes, name: str) -> list[str]:
     try:
         found: list[str] = pq.read_table(pa.BufferReader(body)).column("physical_address").to_pylist()
     except (pa.ArrowInvalid, KeyError, OSError) as error:
-        raise Corrupted(f"{name} is no deadlist: {error}.") from error
+        raise Corrupted(f"{name} is not a deadlist: {error}.") from error
     return found

@@ -1,4 +1,4 @@
-"""What those who make references and the collector of garbage promise each other (design section 5).
+"""What those who make references and the collector of garbage promise each other.
 
 - Objects: whoever refers to bytes that are there already writes a *link record*, then checks that they are not
   *condemned*, then stages the reference. The collector writes what it condemns, then reads the link records, then
@@ -103,8 +103,8 @@ class Expired(msgspec.Struct, frozen=True):
     Attributes:
         run: that expired it; its files go in a later one.
         swept: its files have gone, or are about to: it cannot come back.
-        is_only_seen: nothing led to it then, which is so of a commit that is about to become a head, too, whatever its
-            date says: it may be used, and expires only if nothing leads to it a grace later.
+        is_only_seen: the commit was unreachable when first seen. It may be about to become a head, so it stays usable
+            and expires only if it is still unreachable one grace period later.
     """
 
     run: str

@@ -50,7 +50,9 @@ class Retention(msgspec.Struct, frozen=True):
 def check_retention(days: float | None, branches: Mapping[str, float | None]) -> Retention:
     for wanted in (days, *branches.values()):
         if wanted is not None and not isinstance(wanted, int | float):
-            raise UsageError(f"{wanted!r} is no number of days.", next="Use a number, or None to keep them for ever.")
+            raise UsageError(
+                f"{wanted!r} is not a number of days.", next="Use a number, or None to keep them for ever."
+            )
         if wanted is not None and not MIN_DAYS <= wanted <= MAX_DAYS:
             raise UsageError(
                 f"Commits cannot be kept for {wanted:g} days: readers, and commits under way, use the last ones.",

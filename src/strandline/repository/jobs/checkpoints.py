@@ -10,7 +10,7 @@ from strandline.branch.rules.lock_rules import grouped
 from strandline.ids import CommitId, new_id
 from strandline.repository.core.manifest import decode_manifest, encode_manifest, sorted_changes
 from strandline.repository.core.physical import transaction_folder, transaction_prefix
-from strandline.repository.locks.held import Held
+from strandline.repository.locks.held import LockedTransaction
 from strandline.tree.rows import Entry, decode_staged, encode_staged
 
 PREFIX = "checkpoint-"
@@ -30,7 +30,7 @@ class Checkpoints:
         paths: what it copies; nothing else is taken from a checkpoint.
     """
 
-    def __init__(self, held: Held, source: str, paths: Collection[str]) -> None:
+    def __init__(self, held: LockedTransaction, source: str, paths: Collection[str]) -> None:
         self._held = held
         self._source = source
         self._paths = paths
@@ -49,9 +49,9 @@ class Checkpoints:
     def write(self, entries: Sequence[tuple[str, Entry]]) -> None:
         held = self._held
         changes = {path.encode(): encode_staged(entry) for path, entry in entries}
-        folder = transaction_folder(held.branch_id, held.transaction_id)
+        folder = transaction_folder(held.branch_id, held.id)
         key = f"{folder}{PREFIX}{new_id()}.parquet"
-        body = encode_manifest(held.facts(), sorted_changes(changes))
+        body = encode_manifest(held._facts(), sorted_changes(changes))
         held._core.resolver.namespace.put(key, body)
 
     def _resume(self) -> None:
@@ -81,6 +81,6 @@ class Checkpoints:
                 is_there = isinstance(entry, Entry) and entry.physical_address in there
                 if isinstance(entry, Entry) and is_there and path.decode() in self._paths:
                     copied[path.decode()] = entry
-        held.go_on(mine[0].id, writer.started, CommitId(record.base))
+        held._go_on(mine[0].id, writer.started, CommitId(record.base))
         self._copied = sorted(copied.items())
-        held.adopt(self._copied)
+        held._adopt(self._copied)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO, Protocol, cast
 
 import msgspec
@@ -90,7 +90,3 @@ def copy_one(source: BlobStore, target: BlobStore, task: CopyTask) -> Copied:
         spool.seek(0)
         target.put(task.target_key, cast("BinaryIO", spool))
     return Copied(task.path, size, checksum)
-
-
-Progress = Callable[[str, int, int], object]
-"""Told what is being done, how much of it is done, and of how much (0: unknown)."""

@@ -1,4 +1,4 @@
-"""`branch.ranges`: loading, restoring, moving and exporting a range while the rest of the branch is served.
+"""`branch.range_jobs`: loading, restoring, moving and exporting a range while the rest of the branch is served.
 
 Each job holds a lock for as long as it lasts, and its changes land in the swap that ends it. It has a name: the same
 again does nothing, and a run that died is gone on with by the next one, from the checkpoints that it has left.
@@ -34,12 +34,13 @@ from strandline.errors import (
 )
 from strandline.ids import CommitId, check_path
 from strandline.operations import logged
+from strandline.progress import Progress, no_progress
 from strandline.repository.commits.importing import split_source
 from strandline.repository.core.promises import announce_links, pinned
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.jobs.checkpoints import SOURCE, Checkpoints
-from strandline.repository.jobs.copying import CHECKED, Copied, Copier, CopyTask, Progress, copy_here
-from strandline.repository.locks.held import Held, LockOptions
+from strandline.repository.jobs.copying import CHECKED, Copied, Copier, CopyTask, copy_here
+from strandline.repository.locks.held import LockedTransaction, LockOptions
 from strandline.repository.locks.locks import Ranges
 from strandline.repository.objects.writable import Writable
 from strandline.repository.refs.exporting import local_only
@@ -82,10 +83,6 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True):
     is_repeat: bool = False
 
 
-def nobody(doing: str, done: int, total: int) -> None:
-    """Tells nobody."""
-
-
 @checked()
 class RangeJobs:
     """Jobs on ranges of a branch."""
@@ -111,7 +108,7 @@ class RangeJobs:
         timeout_s: float = 0.0,
         on_dirty: OnDirty = "fail",
         message: str | None = None,
-        progress: Progress = nobody,
+        progress: Progress = no_progress,
         spark: SparkSession | None = None,
     ) -> RangeResult:
         """Replace the content of ranges by files: copy them, publish, and let go, in one swap.
@@ -119,7 +116,7 @@ class RangeJobs:
         Args:
             source: a folder, or a URL such as s3://bucket/prefix.
             job: names the work. Once it is done, the same job does nothing; one that died is gone on with.
-            destination: what the paths of the files are put behind; all of them must lie in the ranges.
+            destination: prefix to put before each file's path; the results must lie in the ranges.
             lock: the id of a lock that is held there already: the job's takes its place, and ends with the job.
             spark: a session whose executors copy the bytes.
 
@@ -144,7 +141,7 @@ class RangeJobs:
             raise NotFound(f"There is no file at {str(source)!r}.", next="Check the folder or the URL.")
         text = message if message is not None else f"Load {told(ranges)} from {source}"
         held = self._held(ranges, job, owner, timeout_s, on_dirty, text, listed.hexdigest())
-        held.instead_of = (lock,) if lock else ()
+        held._instead_of = (lock,) if lock else ()
         return self._replace(held, job, ranges, tasks, [], progress, spark)
 
     @logged("restore range")
@@ -159,7 +156,7 @@ class RangeJobs:
         timeout_s: float = 0.0,
         on_dirty: OnDirty = "discard",
         message: str | None = None,
-        progress: Progress = nobody,
+        progress: Progress = no_progress,
         spark: SparkSession | None = None,
     ) -> RangeResult:
         """Make ranges what they are in another ref: of this repository without copying bytes, or of any other one.
@@ -169,15 +166,15 @@ class RangeJobs:
         """
         ranges = as_ranges(what)
         if not isinstance(source, Ref | str):
-            raise UsageError(f"{source!r} is no ref.", next="Give a ref expression such as 'v1.2', or a Ref.")
+            raise UsageError(f"{source!r} is not a ref.", next="Give a ref expression such as 'v1.2', or a Ref.")
         ref = as_ref(self._core, source) if isinstance(source, str) else source
         text = message if message is not None else f"Restore {told(ranges)} from {ref.expression}"
-        commit = ref.id
+        commit = ref.commit_id
         at = ref._other(commit)
         with pinned(ref._core.stores, [commit], f"restore to {self.place}"):
             found = _objects(at, ranges)
             held = self._held(ranges, job, owner, timeout_s, on_dirty, text, _digest(found))
-            held.instead_of = (lock,) if lock else ()
+            held._instead_of = (lock,) if lock else ()
             if ref._core.stores.repository_id == self._core.stores.repository_id:
                 return self._replace(held, job, ranges, [], found, progress, None)
             return self._replace(held, job, ranges, _tasks(ref._core, found), [], progress, spark)
@@ -194,7 +191,7 @@ class RangeJobs:
         replace: bool = False,
         timeout_s: float = 0.0,
         on_dirty: OnDirty = "fail",
-        progress: Progress = nobody,
+        progress: Progress = no_progress,
         spark: SparkSession | None = None,
     ) -> RangeResult:
         """Move ranges to a branch of another repository or lake; both go on being served.
@@ -213,11 +210,13 @@ class RangeJobs:
         """
         ranges = as_ranges(what)
         if not isinstance(target, Writable):
-            raise UsageError(f"{target!r} is no branch to move to.", next="Give other_repository.branch(name).")
+            raise UsageError(
+                f"{target!r} is not a branch of another repository.", next="Give other_repository.branch(name)."
+            )
         if target._core.stores.repository_id == self._core.stores.repository_id:
             raise UsageError(
                 "Source and target are of one repository, where objects are renamed or merged without copying bytes.",
-                next="Use target.ranges.restore(what, source), then delete at the source.",
+                next="Use target.range_jobs.restore(what, source), then delete at the source.",
             )
         there = RangeJobs(target._core, target._at)
         self._end_dead(f"{job} at the source")
@@ -238,7 +237,7 @@ class RangeJobs:
             if done.is_repeat:
                 if not found:
                     return done  # an earlier run has come to its end
-                if target._other(done.commit).commit_info.metadata.get(SOURCE) != _digest(found):
+                if target._other(done.commit).get_commit().metadata.get(SOURCE) != _digest(found):
                     raise Conflict(
                         f"{told(ranges)} on {self.place} was changed since job {job!r} copied it.",
                         safe="Nothing was deleted at the source; the target holds what was copied.",
@@ -248,7 +247,7 @@ class RangeJobs:
             if delete_source:
                 name = f"{job} at the source"
                 gone = self._held(ranges, name, owner, timeout_s, "fail", f"Moved to {target.place}", "")
-                gone.instead_of = (shared.lock_id,)
+                gone._instead_of = (shared.lock_id,)
                 self._replace(gone, name, ranges, [], [], progress, None)
         return done
 
@@ -262,7 +261,7 @@ class RangeJobs:
         owner: str,
         timeout_s: float = 0.0,
         on_dirty: OnDirty = "fail",
-        progress: Progress = nobody,
+        progress: Progress = no_progress,
     ) -> RangeResult:
         """Copy ranges into a folder of plain files, as they are at one instant, with nobody changing them meanwhile.
 
@@ -275,7 +274,7 @@ class RangeJobs:
         root = local_only(folder, "A range export, which another process may go on with,")
         earlier = ExportMark.read(root)
         if earlier is None and root.exists() and (not root.is_dir() or any(root.iterdir())):
-            raise UsageError(f"{str(root)!r} exists, and is no export.", next="Export into a new folder.")
+            raise UsageError(f"{str(root)!r} exists and is not an export.", next="Export into a new folder.")
         if earlier is not None and earlier.job != job:
             raise UsageError(
                 f"{str(root)!r} is an export by job {earlier.job!r}.", next="Export into a new folder, or as that job."
@@ -283,9 +282,9 @@ class RangeJobs:
         if earlier is not None and earlier.is_done:
             return RangeResult(job=job, commit=earlier.commit, objects=earlier.objects, is_repeat=True)
         with self._shared(ranges, job, owner, timeout_s, on_dirty) as shared:
-            at = as_ref(self._core, shared.id)
+            at = as_ref(self._core, shared.commit_id)
             found = _objects(at, ranges)
-            mark = ExportMark(job, at.id, len(found))
+            mark = ExportMark(job, at.commit_id, len(found))
             try:
                 root.mkdir(parents=True, exist_ok=True)
                 mark.write(root)
@@ -300,7 +299,7 @@ class RangeJobs:
         took = time.monotonic() - started
         kept = len(found) - copied
         return RangeResult(
-            job=job, commit=at.id, objects=len(found), copied=copied, bytes=size, kept=kept, seconds=took
+            job=job, commit=at.commit_id, objects=len(found), copied=copied, bytes=size, kept=kept, seconds=took
         )
 
     # --- what they share ----------------------------------------------------------------------------------------------
@@ -308,7 +307,7 @@ class RangeJobs:
     @contextmanager
     def _shared(
         self, ranges: tuple[Range, ...], job: str, owner: str, timeout_s: float, on_dirty: OnDirty
-    ) -> Iterator[Held]:
+    ) -> Iterator[LockedTransaction]:
         """A shared lock for the length of a block; the next run of the job ends that of one that died."""
         options = LockOptions(
             owner,
@@ -350,7 +349,7 @@ class RangeJobs:
         on_dirty: OnDirty,
         message: str,
         source: str,
-    ) -> Held:
+    ) -> LockedTransaction:
         options = LockOptions(
             owner,
             timeout_s=timeout_s,
@@ -362,12 +361,14 @@ class RangeJobs:
         )
         return self._lock(ranges, options)
 
-    def _lock(self, ranges: tuple[Range, ...], options: LockOptions) -> Held:
-        return Held(self._core, self._at, ranges, options, CommitId(""))  # begins before anything is read through it
+    def _lock(self, ranges: tuple[Range, ...], options: LockOptions) -> LockedTransaction:
+        return LockedTransaction(
+            self._core, self._at, ranges, options, CommitId("")
+        )  # begins before anything is read through it
 
     def _replace(
         self,
-        held: Held,
+        held: LockedTransaction,
         job: str,
         ranges: Sequence[Range],
         tasks: Sequence[CopyTask],
@@ -388,12 +389,12 @@ class RangeJobs:
             for some in _batches(left, CHECKPOINT_OBJECTS if spark is None else SPARK_OBJECTS):
                 progress("copying", done, len(tasks))
                 entries = list(_copy(held, some, spark))
-                held.adopt(entries)
+                held._adopt(entries)
                 checkpoints.write(entries)
                 size += sum(entry.size for _, entry in entries)
                 done += len(entries)
             announce_links(held._core.stores, [entry.physical_address for _, entry in links])
-            held.adopt(links)
+            held._adopt(links)
             gone = self._delete_others(held, ranges, {task.path for task in tasks} | {path for path, _ in links})
             progress("publishing", len(tasks), len(tasks))
         return RangeResult(
@@ -407,7 +408,7 @@ class RangeJobs:
             seconds=time.monotonic() - started,
         )
 
-    def _delete_others(self, held: Held, ranges: Sequence[Range], wanted: set[str]) -> int:
+    def _delete_others(self, held: LockedTransaction, ranges: Sequence[Range], wanted: set[str]) -> int:
         tombstone = encode_staged(TOMBSTONE)
         gone = {path.encode(): tombstone for path, _ in _objects(held._beneath, ranges) if path not in wanted}
         held._add(gone)
@@ -428,7 +429,9 @@ def check_job(job: str) -> str:
     return job
 
 
-def _copy(held: Held, tasks: Sequence[CopyTask], spark: SparkSession | None) -> Iterator[tuple[str, Entry]]:
+def _copy(
+    held: LockedTransaction, tasks: Sequence[CopyTask], spark: SparkSession | None
+) -> Iterator[tuple[str, Entry]]:
     copier: Copier = copy_here
     if spark is not None:
         copier = engine("spark").copier(spark)

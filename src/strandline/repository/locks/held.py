@@ -53,7 +53,7 @@ class LockOptions:
 
 
 @checked()
-class Held(Transaction):
+class LockedTransaction(Transaction):
     """Ranges of a branch that nobody else can change, and the one handle through which they are.
 
     What is done through it is private until the `with` block ends: then it lands in one swap, and in the same swap the
@@ -70,7 +70,7 @@ class Held(Transaction):
         self._is_whole = what is None
         self._lock_options = options
         self.lock_id = new_id()
-        self.instead_of: tuple[str, ...] = ()
+        self._instead_of: tuple[str, ...] = ()
         """Ids of locks that end in the swap in which this one becomes held."""
         by = f"Change {told(self._ranges)} under a lock of {options.owner}"
         message = options.message if options.message is not None else by
@@ -123,14 +123,14 @@ class Held(Transaction):
             self._locks = self._ends = (self.lock_id,)
             return self
 
-    def go_on(self, lock_id: str, id: int, base: CommitId) -> None:
+    def _go_on(self, lock_id: str, id: int, base: CommitId) -> None:
         """Go on with an open transaction, and the lock that it holds, of a process that has died."""
         with self._lock:
             self.lock_id = lock_id
             self._locks = self._ends = (lock_id,)
             self._opened(id, base)
 
-    def adopt(self, entries: Sequence[tuple[str, Entry]]) -> None:
+    def _adopt(self, entries: Sequence[tuple[str, Entry]]) -> None:
         """Add objects whose bytes are kept: this transaction wrote them, or a link to them was announced."""
         with self._lock:
             prefix = self.data_prefix
@@ -151,11 +151,11 @@ class Held(Transaction):
             mode=self._lock_options.mode,
             ranges=ranges,
             writer=self.writer,
-            transaction=self.transaction_id,
+            transaction=self.id,
             is_whole=self._is_whole,
             extends=extends,
         )
-        releases = () if extends else self.instead_of
+        releases = () if extends else self._instead_of
         change = Change([request], releases, on_dirty, lambda: commit_before_lock(self._core, self._at))
         acquire(self._at, change, timeout_s)
         with after_taking(on_dirty):
@@ -164,7 +164,7 @@ class Held(Transaction):
     def _follow(self) -> None:
         """Read the head as it is now; written down first, so that nobody collects it."""
         head = self._at.read().branch.head
-        known = TransactionRecord(id=self.transaction_id, writer=self.writer, branch_id=self.branch_id)
+        known = TransactionRecord(id=self.id, writer=self.writer, branch_id=self.branch_id)
         transactions.rebase(self._core.stores, known, head)
         self._target = Target("commit", head, self.name, self.branch_id)
         self._beneath = Ref(self._core, self.name, self._target)
@@ -199,7 +199,7 @@ class Held(Transaction):
     def _refuse_shared(self) -> None:
         if self._lock_options.mode == "shared":
             raise UsageError(
-                "A shared lock lets nobody change anything, its holders neither.", next="Take an exclusive lock."
+                "Nobody, including its holders, can change a range under a shared lock.", next="Take an exclusive lock."
             )
 
     def abort(self) -> None:

@@ -58,7 +58,7 @@ class LockInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class LockRequest:
     """A lock to be taken in a request with others."""
 
     what: Ranges
@@ -97,14 +97,14 @@ class Locks(Results[LockInfo]):
                 return found
         raise LockRejected(
             f"There is no lock {id} on branch {self._at.name!r}: it has ended, or never was.",
-            next="`strandline lock ls` shows all.",
+            next="`strandline lock list` shows all.",
         )
 
     def find(self, what: Ranges, owner: str | None = None) -> list[LockInfo]:
         """The locked parts of some ranges, each with its lock.
 
         Raises:
-            LockInvalid: what is named is no range.
+            LockInvalid: a range is invalid.
         """
         ranges = as_ranges(what)
         record = self._record()
@@ -131,7 +131,7 @@ class Locks(Results[LockInfo]):
             under: ids of locks that the caller holds, such as one on the whole branch.
 
         Raises:
-            LockInvalid: the range or the owner is none. Found out before any store is asked.
+            LockInvalid: the range or owner is invalid. Checked before any store is called.
             LockRejected, LockTimeout: somebody else holds a lock there.
             UncommittedChanges: on_dirty is "fail", and there are some.
         """
@@ -142,13 +142,13 @@ class Locks(Results[LockInfo]):
             is_same = (lock.owner, lock.ranges, lock.mode, lock.transaction) == (owner, ranges, mode, 0)
             if is_same and lock.state == "held":
                 return _info(lock, record, lock.ranges)
-        return self.change([Take(what, owner, mode)], timeout_s=timeout_s, on_dirty=on_dirty, under=under)[0]
+        return self.change([LockRequest(what, owner, mode)], timeout_s=timeout_s, on_dirty=on_dirty, under=under)[0]
 
     @logged("take lock on branch")
-    def take_all(
+    def take_branch(
         self, *, owner: str, mode: LockMode = "exclusive", timeout_s: float = 0.0, on_dirty: OnDirty = "fail"
     ) -> LockInfo:
-        """Take a lock on the whole branch: locks on ranges keep their records, and rest meanwhile.
+        """Take a lock on the whole branch. Existing range locks have no effect until it ends.
 
         Arguments and errors are those of `take`.
         """
@@ -181,7 +181,7 @@ class Locks(Results[LockInfo]):
     @logged("change locks")
     def change(
         self,
-        take: Sequence[Take] = (),
+        take: Sequence[LockRequest] = (),
         release: Collection[str] = (),
         *,
         timeout_s: float = 0.0,
@@ -195,8 +195,10 @@ class Locks(Results[LockInfo]):
         check_wait(timeout_s)
         release, under = check_ids(release), check_ids(under)
         for one in take:
-            if not isinstance(one, Take):
-                raise LockInvalid(f"{one!r} is no Take.", next="Give strandline.Take(range, owner), with a mode.")
+            if not isinstance(one, LockRequest):
+                raise LockInvalid(
+                    f"{one!r} is not a LockRequest.", next="Give strandline.LockRequest(ranges, owner), with a mode."
+                )
             check_mode(one.mode, on_dirty)
         wanted = [(one, as_ranges(one.what)) for one in take]
         owners = {one.owner: demand_owner(self._core, one.owner) for one in take}
@@ -227,7 +229,7 @@ class Locks(Results[LockInfo]):
             if gone := [id for id in change.ids if id not in found]:
                 raise LockLost(
                     f"Lock {gone[0]} on branch {self._at.name!r} was taken, and ended from elsewhere at once.",
-                    next="Look at `strandline lock ls`, then take it again.",
+                    next="Look at `strandline lock list`, then take it again.",
                 )
         return [found[id] for id in change.ids]
 
@@ -314,20 +316,22 @@ def check_ids(some: str | Collection[str]) -> tuple[str, ...]:
     """Ids of locks; one of them may be given as it stands."""
     found = (some,) if isinstance(some, str) else tuple(some) if isinstance(some, Iterable) else (some,)
     if not all(isinstance(id, str) for id in found):
-        raise LockInvalid(f"{some!r} are no ids of locks.", next="Give what locks.take(…).id says.")
+        raise LockInvalid(f"Expected lock ids (strings), got {some!r}.", next="locks.take(…).id is one.")
     return found
 
 
 def check_wait(timeout_s: float) -> None:
     if not isinstance(timeout_s, int | float) or not 0 <= timeout_s < float("inf"):
-        raise LockInvalid(f"{timeout_s!r} is no time to wait.", next="Give a number of seconds, 0 for not at all.")
+        raise LockInvalid(
+            f"{timeout_s!r} is not a valid time to wait.", next="Give a number of seconds, 0 for not at all."
+        )
 
 
 def check_mode(mode: str, on_dirty: str) -> None:
     if mode not in MODES:
-        raise LockInvalid(f"{mode!r} is no mode of a lock.", next=f"Use one of {', '.join(MODES)}.")
+        raise LockInvalid(f"{mode!r} is not a lock mode.", next=f"Use one of {', '.join(MODES)}.")
     if on_dirty not in DIRTY:
-        raise LockInvalid(f"{on_dirty!r} is not what to do about changes.", next=f"Use one of {', '.join(DIRTY)}.")
+        raise LockInvalid(f"{on_dirty!r} is not a valid on_dirty.", next=f"Use one of {', '.join(DIRTY)}.")
 
 
 @contextmanager
@@ -343,14 +347,14 @@ def after_taking(on_dirty: OnDirty) -> Iterator[None]:
             error.what,
             safe=f"The lock was held, and uncommitted changes in its ranges were {done}; it is unknown whether the "
             "lock has ended.",
-            next=error.next or "Look at `strandline lock ls`, then repeat the call.",
+            next=error.next or "Look at `strandline lock list`, then repeat the call.",
         ) from error
 
 
 def confirm_owners(core: RepositoryCore, owners: Iterable[str], withdraw: Callable[[], None]) -> None:
     """Look again whether owners are registered, now that their locks are on record; see `LockOwners.remove`.
 
-    Of one who is being removed, wait what comes of it: nothing, if any lock of its was seen.
+    If an owner is being removed, wait for the outcome: the removal is cancelled when any of its locks is found.
     """
     try:
         for name in owners:

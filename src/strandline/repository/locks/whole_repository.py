@@ -74,7 +74,7 @@ class RepositoryLock:
             if held is not None:
                 raise LockRejected(
                     f"Repository {record.name!r} is locked by {held.owner!r} ({held.description}), lock {held.id}.",
-                    next="Wait until it is released, or end it: repository.release_lock().",
+                    next="Wait until it is released, or end it: repository.unlock().",
                 )
             return replace(record, lock=lock)
 
@@ -82,7 +82,7 @@ class RepositoryLock:
             if record.lock is None or record.lock.id != self.id:
                 raise LockLost(
                     f"Lock {self.id} on repository {record.name!r} was released from elsewhere before it was held.",
-                    next="Look at repository.lock, then take it again.",
+                    next="Look at repository.current_lock, then take it again.",
                 )
             return replace(record, lock=replace(lock, state="held"))
 
@@ -147,7 +147,7 @@ class RepositoryLock:
 
     @logged("release repository")
     def release(self) -> None:
-        """End it: first for branches to come. Again is fine."""
+        """Release it, first for branches that are made later. Idempotent."""
         release_repository(self._core, self.id)
 
     def __enter__(self) -> Self:
@@ -160,7 +160,9 @@ class RepositoryLock:
 
 
 def release_repository(core: RepositoryCore, id: str | None = None) -> bool:
-    """End the lock of a repository, if it is this one; None ends any. Whether there was one. Goes on with what died.
+    """Release the repository's lock: the one with this id, or any if id is None.
+
+    Finishes a release that was interrupted. Returns: whether there was a lock.
 
     Branches that are made from the first swap on are free; the lock leaves the repository's record when all are.
     """

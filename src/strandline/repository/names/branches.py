@@ -93,7 +93,7 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
         publishers=publishers(settings, name),
         write_ids=(new_id(),),
     )
-    record = with_head(record, source.id, Why("create", core.stores.committer, now_us))
+    record = with_head(record, source.commit_id, Why("create", core.stores.committer, now_us))
     record = replace(record, whole=being_made(record, core.stores.committer))
     with pinned(core.stores, [record.head], f"create branch {name}"):
         is_made = create_name(core, name, record)
@@ -256,7 +256,7 @@ def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:
     _, settings = repository_record(core)
     if settings.read_only:
         refuse_blocked(_probe(settings, name), "stage", name)
-    tag = TagRecord(commit=source.id, created_at=core.stores.clock.now_us())
+    tag = TagRecord(commit=source.commit_id, created_at=core.stores.clock.now_us())
     with pinned(core.stores, [tag.commit], f"create tag {name}"):
         is_made = create_name(core, name, tag)
     if not is_made:

@@ -142,3 +142,13 @@ class ObjectWriter(io.BufferedIOBase):
             self.close()
         else:
             self.discard()
+
+
+class TextWriter(io.TextIOWrapper):
+    """Text over an `ObjectWriter`: a failing `with` block leaves no object."""
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is not None:
+            cast("ObjectWriter", self.detach()).discard()
+        else:
+            self.close()

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import IO, Any, Literal, cast
 
+from strandline.arguments import checked
 from strandline.branch.at import BranchAt
 from strandline.branch.cell import BranchCell
-from strandline.ids import BranchId
+from strandline.errors import UsageError
+from strandline.ids import BranchId, check_path, check_paths
+from strandline.operations import logged
+from strandline.parallel import in_parallel
+from strandline.repository.objects.upload import Content, ObjectWriter, TextWriter, upload
 from strandline.repository.refs.ref import Ref
+from strandline.repository.refs.results import ObjectInfo
 from strandline.tree.rows import Entry
 
 IfChanged = Literal["fail", "replace"]
@@ -43,6 +50,7 @@ class Overwrite:
     if_changed: IfChanged = "fail"
 
 
+@checked(but=("put",))
 class Writable(Ref):
     """A ref that can be written."""
 
@@ -79,6 +87,51 @@ class Writable(Ref):
         yield
 
     @abstractmethod
+    def put(
+        self,
+        path: str,
+        content: Content,
+        *,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        create: bool = False,
+        if_match: str | None = None,
+    ) -> ObjectInfo:
+        """Write an object; see `Branch.put`."""
+
+    @logged("put many")
+    def put_many(self, contents: Mapping[str, Content] | Iterable[tuple[str, Content]], *, atomic: bool = True) -> int:
+        """Write several objects; with `atomic` they appear at one instant. Returns their number.
+
+        Raises:
+            UsageError: a path occurs twice.
+        """
+        pairs = list(contents.items() if isinstance(contents, Mapping) else contents)
+        distinct_keys([path for path, _ in pairs])
+        if self.is_repeat:
+            return len(pairs)
+
+        def one(pair: tuple[str, Content]) -> tuple[str, Entry]:
+            path, content = pair
+            return path, upload(self._core, self._new_key(path), path, content, None, None)
+
+        with self.writing():
+            uploaded = list(in_parallel(one, pairs))
+            count = self.stage_atomically(uploaded) if atomic else self.stage_each(uploaded)
+            self._wrote(len(uploaded), None, sum(entry.size for _, entry in uploaded))
+        return count
+
+    def open(self, path: str, mode: str = "rb") -> IO[Any]:
+        """A file over an object: "rb" or "r" to read, "wb" or "w" to write; a written one is staged when closed."""
+        if mode not in ("wb", "w"):
+            return super().open(path, mode)
+        check_path(path)
+        if not self.is_repeat:
+            self._refuse_early(path)
+        writer = cast("IO[bytes]", ObjectWriter(lambda spool: self.put(path, spool)))
+        return writer if mode == "wb" else TextWriter(writer, "utf-8")
+
+    @abstractmethod
     def _refuse_early(self, path: str | None = None) -> None:
         """Find out that something is forbidden before bytes are uploaded for nothing."""
 
@@ -106,8 +159,21 @@ class Writable(Ref):
             Conflict: an expectation does not hold.
         """
 
+    @abstractmethod
+    def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
+        """Write entries whose bytes the caller has just written; on a branch not atomic. Returns their number."""
+
     def refuse_doomed(self, error: Exception) -> None:
         """Raise a better error than this one if what was written was doomed, and its files perhaps collected."""
 
     def _wrote(self, files: int, rows: int | None, size_bytes: int) -> None:
         """Told of each write of a table."""
+
+
+def distinct_keys(paths: Sequence[str]) -> list[bytes]:
+    """The keys of paths; refuses a path that occurs twice."""
+    keys = check_paths(paths)
+    if len(set(keys)) != len(keys):
+        twice = [path for path, count in Counter(paths).items() if count > 1]
+        raise UsageError(f"A path occurs twice in one call: {twice[0]!r}.", next="Give each path once.")
+    return keys

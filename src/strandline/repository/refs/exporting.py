@@ -22,6 +22,7 @@ from strandline.blob import BlobNotFound, BlobStore, open_store
 from strandline.errors import Contention, StoreUnavailable, StrandlineError, UsageError, some_paths
 from strandline.ids import CommitId, new_id
 from strandline.parallel import in_parallel
+from strandline.progress import Progress
 from strandline.repository.refs.results import ObjectInfo
 
 COPY_BUFFER_BYTES = 1 << 20
@@ -29,7 +30,6 @@ UNDER_WAY = ".strandline-export"
 """Lies at the place in an object store until everything is there."""
 Item = tuple[ObjectInfo, str]
 """An object, and its path below the place that it is exported to."""
-Progress = Callable[[ObjectInfo], object]
 
 
 def is_url(place: str | os.PathLike[str]) -> bool:
@@ -85,22 +85,25 @@ class Source:
     commit: Callable[[], CommitId]
 
 
-def export(source: Source, items: Sequence[Item], target: str | Path, progress: Progress | None) -> int:
+def export(source: Source, items: Sequence[Item], target: str | Path, progress: Progress) -> int:
     """Copy objects to a local folder that is new or empty, or below a prefix in which nothing lies; their number."""
     refuse_unfit(items)
     lock = forks.lock()
 
-    def tell(info: ObjectInfo) -> None:
-        if progress is not None:
-            with lock:
-                progress(info)
+    done = 0
+
+    def tell() -> None:
+        nonlocal done
+        with lock:
+            done += 1
+            progress("exporting", done, len(items))
 
     if is_url(target):
         return _to_store(source, items, os.fspath(target), tell)
     return _to_folder(source, items, checked_path(target), tell)
 
 
-def _to_folder(source: Source, items: Sequence[Item], target: Path, tell: Callable[[ObjectInfo], None]) -> int:
+def _to_folder(source: Source, items: Sequence[Item], target: Path, tell: Callable[[], None]) -> int:
     root = Path(os.path.realpath(target))
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise UsageError(f"{str(target)!r} exists and is not an empty folder.", next="Export into a new folder.")
@@ -114,7 +117,7 @@ def _to_folder(source: Source, items: Sequence[Item], target: Path, tell: Callab
         place.parent.mkdir(parents=True, exist_ok=True)
         with source.open(info) as opened, place.open("wb") as file:
             shutil.copyfileobj(opened, file, COPY_BUFFER_BYTES)
-        tell(info)
+        tell()
 
     try:
         partial.mkdir(parents=True)
@@ -151,7 +154,7 @@ def _move_up(partial: Path) -> None:
         raise
 
 
-def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable[[ObjectInfo], None]) -> int:
+def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable[[], None]) -> int:
     if any(relative == UNDER_WAY for _, relative in items):
         raise _unfit(f"{UNDER_WAY!r} is the name of the marker of an export.")
     place = open_store(target)
@@ -164,7 +167,7 @@ def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable
         info, relative = item
         with source.open(info) as opened:
             place.put(relative, opened)
-        tell(info)
+        tell()
 
     try:
         place.delete_many(sorted(stale - keys))

@@ -20,6 +20,7 @@ from strandline.engines import tables
 from strandline.errors import Corrupted, ObjectMissing, ObjectNotFound, UsageError
 from strandline.ids import CommitId, check_path, prefix_end
 from strandline.operations import logged
+from strandline.progress import Progress, no_progress
 from strandline.repository.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.differences import Diff
@@ -71,7 +72,7 @@ class Ref:
     # --- what the kinds of refs do differently ------------------------------------------------------------------------
 
     @property
-    def id(self) -> CommitId:
+    def commit_id(self) -> CommitId:
         """The commit; of a branch, its head right now."""
         return self._target.commit
 
@@ -84,12 +85,11 @@ class Ref:
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _tree(self) -> Tree:
-        return self._core.commits.tree(self.id)
+        return self._core.commits.tree(self.commit_id)
 
-    @property
-    def commit_info(self) -> Commit:
+    def get_commit(self) -> Commit:
         """The commit's record: message, date, parents, metadata."""
-        return self._core.commits.get(self.id)
+        return self._core.commits.get(self.commit_id)
 
     def find(self, path: str) -> ObjectInfo | None:
         """The object at a path, or None."""
@@ -123,10 +123,10 @@ class Ref:
         info = self.stat(path)
         blobs, key = self._locate(info)
         if type(start) is not int or (end is not None and type(end) is not int):
-            raise UsageError(f"{start!r} to {end!r} is no part of an object.", next="Give numbers of bytes.")
+            raise UsageError(f"{start!r} to {end!r} is not a valid part of an object.", next="Give numbers of bytes.")
         if not 0 <= start <= INT64_MAX or (end is not None and not 0 <= end <= INT64_MAX):
             raise UsageError(
-                f"{start} to {end} is no part of an object.", next="Count the bytes from its beginning, 0."
+                f"{start} to {end} is not a valid part of an object.", next="Count the bytes from its beginning, 0."
             )
         try:
             data = blobs.get(key, start, end)
@@ -136,8 +136,6 @@ class Ref:
         if len(data) != expected:
             raise self._damaged(info, start + len(data))
         return data
-
-    get = read
 
     def open(self, path: str, mode: str = "rb") -> IO[Any]:
         """A file over an object: "rb" for bytes, "r" for text."""
@@ -175,9 +173,9 @@ class Ref:
 
     def _missing(self, info: ObjectInfo) -> ObjectMissing:
         stores = self._core.stores
-        if self._target.kind == "commit" and is_expired(stores, self.id):
+        if self._target.kind == "commit" and is_expired(stores, self.commit_id):
             return ObjectMissing(
-                f"Commit {self.id[:12]} has expired, and the bytes of {info.path!r} were collected.",
+                f"Commit {self.commit_id[:12]} has expired, and the bytes of {info.path!r} were collected.",
                 next="Read a commit that is kept; pin one that has to be read for long: with ref.pin(): …",
             )
         return ObjectMissing(
@@ -210,11 +208,11 @@ class Ref:
         now = self._core.stores.clock.now_us()
         paths, prefixes = ((text,) if isinstance(text, str) else tuple(text) for text in (paths, prefixes))
         wanted = LogFilter(first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount)
-        return Log(self._core.commits, self.id, wanted)
+        return Log(self._core.commits, self.commit_id, wanted)
 
     def diff(self, other: Ref | str, prefix: str = "") -> Diff:
         """What changes from this ref's commit to that of another one; what is staged does not count."""
-        left, right = self.id, self._other(other).id
+        left, right = self.commit_id, self._other(other).commit_id
         low, high = key_range(prefix)
         trees, commits = self._core.stores.trees, self._core.commits
         return Diff(lambda: diff(trees, commits.tree(left), commits.tree(right), low, high))
@@ -235,7 +233,7 @@ class Ref:
         Raises:
             CommitExpired: it is too late.
         """
-        commit = self.id
+        commit = self.commit_id
         key = put_pin(self._core.stores, commit, why, days)
         try:
             yield self._other(commit)
@@ -244,21 +242,20 @@ class Ref:
 
     # --- taking bytes out ---------------------------------------------------------------------------------------------
 
-    def download(
-        self, path: str, target: str | Path, *, progress: Callable[[int], object] = lambda count: None
-    ) -> Path:
+    def download(self, path: str, target: str | Path, *, progress: Progress = no_progress) -> Path:
         """Copy an object into a local file, which is replaced only when all bytes are there.
 
         Args:
-            progress: called with how many more bytes are there.
+            progress: called with the number of bytes that are there.
         """
         target = local_only(target, "A single object")
         partial = target.with_name(f".{target.name}.part")
         try:
-            with self.open(path) as source, partial.open("wb") as file:
+            info = self.stat(path)
+            with self._open_whole(info) as source, partial.open("wb") as file:
                 while chunk := source.read(COPY_BUFFER_BYTES):
                     file.write(chunk)
-                    progress(len(chunk))
+                    progress("copying", file.tell(), info.size)
             partial.replace(target)
         except OSError as error:
             raise UsageError(f"{str(target)!r} cannot be written: {error.strerror}.", next="Check the path.") from error
@@ -267,9 +264,7 @@ class Ref:
         return target
 
     @logged("export")
-    def export(
-        self, target: str | Path, prefix: str = "", *, progress: Callable[[ObjectInfo], None] | None = None
-    ) -> int:
+    def export(self, target: str | Path, prefix: str = "", *, progress: Progress = no_progress) -> int:
         """Copy all objects below a prefix into plain files that any tool reads; returns their number.
 
         Paths below the target are those of the lake without the part of the prefix up to its last "/".
@@ -290,7 +285,7 @@ class Ref:
                 safe="Nothing was written.",
                 next=f"`strandline ls {self._core.name}/{self.expression}/` lists what there is.",
             )
-        return export(Source(self._open_whole, lambda: self.id), items, target, progress)
+        return export(Source(self._open_whole, lambda: self.commit_id), items, target, progress)
 
     def _open_whole(self, info: ObjectInfo) -> BinaryIO:
         """The bytes of an object as a file, which has as many as are on record.

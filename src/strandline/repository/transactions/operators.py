@@ -157,7 +157,7 @@ class Transactions(Results[TransactionInfo]):
     def _find(self, id: int) -> TransactionRecord:
         _, record = transactions.find_record(self._at.stores, self._at.branch_id, id)
         if record is None:
-            raise NotFound(f"Branch {self._at.name!r} has no transaction {id} on record.", next="`strandline tx ls`.")
+            raise NotFound(f"Branch {self._at.name!r} has no transaction {id} on record.", next="`strandline tx list`.")
         return record
 
     @logged("abort transaction")

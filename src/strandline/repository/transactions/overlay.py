@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import pyarrow as pa
 
 from strandline import forks
 from strandline.arguments import checked
+from strandline.branch.conditional import failed_precondition
 from strandline.branch.rules.ranges import Range
 from strandline.branch.view import overlaid
+from strandline.errors import UsageError
 from strandline.ids import check_path, check_prefix
 from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.objects.upload import Content, ObjectWriter, upload
-from strandline.repository.objects.writable import Overwrite, Writable
+from strandline.repository.objects.upload import Content, upload
+from strandline.repository.objects.writable import Overwrite, Writable, distinct_keys
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.listing import objects_in
 from strandline.repository.refs.ref import Ref, key_range
@@ -98,24 +99,35 @@ class Overlay(Writable):
         *,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        create: bool = False,
+        if_match: str | None = None,
     ) -> ObjectInfo:
-        """Write an object; it becomes visible with everything else."""
+        """Write an object; it becomes visible with everything else.
+
+        Args:
+            create, if_match: as for `Branch.put`. What holds now must hold when the changes land: a change of the path
+                by others until then is a conflict.
+
+        Raises:
+            PreconditionFailed: `create` or `if_match` does not hold.
+        """
         check_path(path)
+        if create and if_match is not None:
+            raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")
         if self.is_repeat:
             return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
         with self.writing():
             entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
-            self._add({path.encode(): checked_staged([entry])[0]})
+            value = checked_staged([entry])[0]
+            with self._lock:
+                if create or if_match is not None:
+                    found = self._find(path, path.encode())
+                    if (found is not None) if create else (found is None or found.checksum != if_match):
+                        raise failed_precondition(self.name, path, found)
+                    self._claims.exact.add(path)
+                self._add({path.encode(): value})
             self._wrote(1, None, entry.size)
         return as_info(path, entry)
-
-    def open(self, path: str, mode: str = "rb") -> Any:
-        """A file over an object: "rb" or "r" to read, "wb" to write; a written one counts when it is closed."""
-        if mode != "wb":
-            return super().open(path, mode)
-        check_path(path)
-        self._refuse_early()
-        return ObjectWriter(lambda spool: self.put(path, spool))
 
     def delete(self, path: str) -> bool:
         """Delete an object; whether there was one."""
@@ -127,6 +139,14 @@ class Overlay(Writable):
             return False
         self._add({key: encode_staged(TOMBSTONE)})
         return True
+
+    def delete_many(self, paths: Iterable[str]) -> int:
+        """Delete several objects, whether they are there or not; returns the number of paths."""
+        keys = distinct_keys(list(paths))
+        if not self.is_repeat:
+            there = [key for key in keys if self._find(key.decode(), key) is not None]
+            self._add(dict.fromkeys(there, encode_staged(TOMBSTONE)))
+        return len(keys)
 
     def delete_prefix(self, prefix: str) -> int:
         """Delete everything below a prefix; refused in the end if somebody adds to it meanwhile. Returns the number."""
@@ -160,6 +180,10 @@ class Overlay(Writable):
             self._claims.exact.update(present)
             self._add(changes)
         return len(changes)
+
+    def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
+        """Write entries, all at one instant; see `Writable`."""
+        return self.stage_atomically(entries)
 
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
         with self._lock:

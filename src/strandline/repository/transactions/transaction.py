@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NoReturn, Self, get_args
+from typing import Literal, NoReturn, Self
 
 import msgspec
 
 from strandline.arguments import checked
 from strandline.branch import transactions
 from strandline.branch.at import BranchAt
-from strandline.branch.commits import Commit
-from strandline.branch.heads import NewHead
 from strandline.branch.locking import waiting_for_locks
 from strandline.branch.rules import writers
 from strandline.branch.rules.lock_rules import demand_held
-from strandline.branch.transactions import Publication, Repeat, Who
+from strandline.branch.transactions import Publication, Repeat
 from strandline.errors import (
     Conflict,
     Fenced,
@@ -32,40 +29,32 @@ from strandline.errors import (
     StrandlineError,
     TransactionClosed,
     UsageError,
-    some_paths,
 )
-from strandline.ids import CommitId, check_path, check_prefix, new_id
+from strandline.ids import CommitId, new_id
 from strandline.operations import logged
-from strandline.repository.commits.drafts import make_draft
 from strandline.repository.core.manifest import (
     Facts,
     decode_manifest,
     digest_of,
-    encode_deadlist,
     encode_manifest,
     sorted_changes,
 )
-from strandline.repository.core.node import this_node, this_process
 from strandline.repository.core.physical import (
     physical_suffix,
-    transaction_folder,
-    transaction_prefix,
 )
 from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.texts import check_text
+from strandline.repository.core.texts import check_metadata
+from strandline.repository.objects.writable import distinct_keys
 from strandline.repository.refs.exporting import checked_path
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.claims import Guard
-from strandline.repository.transactions.options import OnStaged, TransactionOptions
-from strandline.repository.transactions.overlay import Overlay
-from strandline.tree.apply import apply
-from strandline.tree.diff import Difference, diff
+from strandline.repository.transactions.options import TransactionOptions
+from strandline.repository.transactions.publishing import NEVER, Publishing
 from strandline.tree.rows import Entry, checked_staged, decode_staged
 
 Phase = Literal["new", "open", "repeat", "committed", "aborted", "fenced"]
-NEVER = -1
 
 
 class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,7 +84,7 @@ class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @checked()
-class Transaction(Overlay):
+class Transaction(Publishing):
     """What a branch was when the transaction was begun, with the transaction's own writes over it.
 
     Nobody else sees them before `commit`, which makes all of them visible in one swap. Safe to share between threads.
@@ -103,31 +92,8 @@ class Transaction(Overlay):
     """
 
     def __init__(self, core: RepositoryCore, at: BranchAt, options: TransactionOptions, base: CommitId) -> None:
-        target = Target("commit", base, at.name, at.branch_id)
-        self.transaction_id = NEVER
-        super().__init__(core, at.name, Ref(core, at.name, target), target)
-        if options.on_staged not in get_args(OnStaged):
-            raise UsageError(
-                f"{options.on_staged!r} is not what to do about staged changes.", next="Use 'fail' or 'keep'."
-            )
-        most = options.max_uncommitted_bytes
-        if most is not None and (most <= 0 or options.token):
-            raise UsageError(
-                "max_uncommitted_bytes must be positive, and has no use for a token: it publishes more than once.",
-                next="Give a position instead, from which a restarted job goes on.",
-            )
-        check_text(options.token, "A token")
-        if options.node is not None:
-            check_text(options.node, "A node's name")
-        if options.committer is not None:
-            check_text(options.committer, "A committer")
-        self._options = options
-        self._draft = make_draft(core, options.message, options.metadata, options.committer)
-        self._who = Who(writers.check_writer_name(options.writer), options.node or this_node(), this_process())
-        self._expect_unchanged = tuple(map(_checked_prefix, options.expect_unchanged))
+        super().__init__(core, at, options, base)
         self.phase: Phase = "new"
-        self._position: str | None = None
-        self.position = options.position
         self.results: list[TransactionResult] = []
         self._locks = options.locks
         self._ends: tuple[str, ...] = ()
@@ -139,7 +105,7 @@ class Transaction(Overlay):
         self._begun_at = self._core.stores.clock.now_us()
 
     def __repr__(self) -> str:
-        number = "" if self.transaction_id == NEVER else f" {self.transaction_id}"
+        number = "" if self.id == NEVER else f" {self.id}"
         return f"<Transaction{number} of {self.writer!r} on {self.place}: {self.phase}>"
 
     def __reduce__(self) -> NoReturn:
@@ -149,22 +115,9 @@ class Transaction(Overlay):
         )
 
     @property
-    def id(self) -> CommitId:
+    def commit_id(self) -> CommitId:
         """The head of the branch when the transaction was begun: what it reads beneath its own writes."""
         return self._target.commit
-
-    @property
-    def position(self) -> str | None:
-        """How far the job has consumed its source; on record once it is published."""
-        return self._position
-
-    @position.setter
-    def position(self, value: str | None) -> None:
-        self._position = None if value is None else check_text(value, "A position")
-
-    @property
-    def writer(self) -> str:
-        return self._who.name
 
     @property
     def result(self) -> TransactionResult:
@@ -208,7 +161,7 @@ class Transaction(Overlay):
 
     def _opened(self, id: int, base: CommitId) -> None:
         self._target = Target("commit", base, self.name, self.branch_id)
-        self.transaction_id = id
+        self.id = id
         self._start_over(Ref(self._core, self.name, self._target))
         self._begin_anew()
         self.phase = "open"
@@ -218,12 +171,12 @@ class Transaction(Overlay):
         other = self._core.transactions.get((self.branch_id, self.writer))
         if other is not None and other is not self and other.phase == "open":
             raise UsageError(
-                f"This process has an open transaction of {self.writer!r} already: {other.transaction_id}.",
+                f"This process has an open transaction of {self.writer!r} already: {other.id}.",
                 next="Commit or abort it first, or take another writer's name.",
             )
 
     def _repeats(self, done: Repeat) -> None:
-        self.transaction_id = done.id
+        self.id = done.id
         self.phase = "repeat"
         self._target = Target("commit", done.commit, self.name, self.branch_id)
         self._beneath = Ref(self._core, self.name, self._target)
@@ -286,7 +239,7 @@ class Transaction(Overlay):
             branch = self._at.read().branch
         except StrandlineError:
             return False
-        return writers.is_last_started(branch, self.writer, self.transaction_id)
+        return writers.is_last_started(branch, self.writer, self.id)
 
     @logged("abort")
     def abort(self) -> None:
@@ -299,14 +252,14 @@ class Transaction(Overlay):
             if self.phase in ("aborted", "fenced", "repeat", "new"):
                 return
             self._demand_open()
-            transactions.abort(self._at, self._who, self.transaction_id)
+            transactions.abort(self._at, self._who, self.id)
             self.phase = "aborted"
             self._acknowledge()
 
     def _acknowledge(self) -> None:
         """Note that this process writes no more in it; if that fails, an operator or `recover` can."""
         try:
-            transactions.acknowledge(self._at, self.writer, self.transaction_id)
+            transactions.acknowledge(self._at, self.writer, self.id)
         except StrandlineError:
             return
 
@@ -338,7 +291,7 @@ class Transaction(Overlay):
             digest = digest_of(self._claims.changes)
             leftovers = self._write_manifest(digest)
             publication = Publication(
-                id=self.transaction_id,
+                id=self.id,
                 who=self._who,
                 compute=self._compute,
                 in_the_way=self._in_the_way,
@@ -363,7 +316,7 @@ class Transaction(Overlay):
                 raise
             now = time.monotonic()
             result = TransactionResult(
-                id=self.transaction_id,
+                id=self.id,
                 writer=self.writer,
                 commit=commit.id,
                 files=self._files,
@@ -380,114 +333,6 @@ class Transaction(Overlay):
             self._core.committed()
             return result
 
-    def _write_manifest(self, digest: str) -> int:
-        """Write down what is about to be published, and what of the prefix is not; returns the number of the latter.
-
-        Both files are named by what they say, so a repeated commit writes the same again.
-        """
-        blobs = self._core.resolver.namespace
-        live = {
-            staged.physical_address
-            for staged in map(decode_staged, self._claims.changes.values())
-            if isinstance(staged, Entry)
-        }
-        prefix = self.data_prefix
-        there = set(blobs.list_keys(prefix))
-        live = {address for address in live if address.startswith(prefix)}  # others were linked, and announced
-        if missing := sorted(live - there):
-            self.refuse_doomed(ObjectMissing("bytes are gone"))
-            raise ObjectMissing(
-                f"{len(missing)} files that transaction {self.transaction_id} refers to are not there, such as "
-                f"{missing[0]!r}.",
-                safe="Nothing of it was published.",
-                next="Write them again, or abort.",
-            )
-        dead = sorted(there - live)
-        folder = transaction_folder(self.branch_id, self.transaction_id)
-        blobs.put(
-            f"{folder}manifest-{digest}.parquet", encode_manifest(self.facts(), sorted_changes(self._claims.changes))
-        )
-        if dead:
-            blobs.put(f"{folder}deadlist-{digest}.parquet", encode_deadlist(dead))
-        return len(dead)
-
-    def _drop_manifest(self, digest: str) -> None:
-        """A commit that was refused is not one that was asked for: nobody may publish it from its manifest later."""
-        folder = transaction_folder(self.branch_id, self.transaction_id)
-        with suppress(StrandlineError):
-            self._core.resolver.namespace.delete_many([f"{folder}manifest-{digest}.parquet"])
-
-    def facts(self) -> Facts:
-        """All that a manifest says besides the changes."""
-        return Facts(
-            id=self.transaction_id,
-            writer=self.writer,
-            node=self._who.node,
-            branch=self.name,
-            branch_id=self.branch_id,
-            base=self._target.commit,
-            token=self._options.token,
-            message=self._draft.message,
-            committer=self._draft.committer,
-            metadata=self._draft.metadata,
-            position=self.position,
-            begun_at=self._begun_at,
-            expect_unchanged=self._expect_unchanged,
-            guarded=tuple({guard.prefix for guard in self._claims.guards}),
-            exact=tuple(sorted(self._claims.exact)),
-            on_staged=self._options.on_staged,
-            files=self._files,
-            rows=self._rows,
-            bytes=self._bytes,
-        )
-
-    # --- what it may be published on ----------------------------------------------------------------------------------
-
-    def _compute(self, head: Commit) -> NewHead:
-        """This transaction's changes on whatever the head is by now: nothing of the job is computed again."""
-        trees, commits = self._core.stores.trees, self._core.commits
-        head_tree = commits.tree(head.id)
-        changes = self._claims.changes
-        if head.id != self._target.commit:
-            blockers, more = self._claims.judge_committed(diff(trees, commits.tree(self._target.commit), head_tree))
-            if blockers:
-                raise self._contradicted(blockers)
-            changes = {**changes, **more}
-        tree = apply(trees, head_tree, [sorted_changes(changes)] if changes else []).tree
-        told = {
-            "strandline.writer": self.writer,
-            "strandline.transaction": str(self.transaction_id),
-            "strandline.files": str(self._files),
-            "strandline.bytes": str(self._bytes),
-        }
-        if self._rows is not None:
-            told["strandline.rows"] = str(self._rows)
-        if self._options.token:
-            told["strandline.token"] = self._options.token
-        if self.position is not None:
-            told["strandline.position"] = self.position
-        now_us = self._core.stores.clock.now_us()
-        draft = replace(self._draft, metadata={**self._draft.metadata, **told}, date_us=now_us)
-        return NewHead(draft.commit(tree, (head,)), tree)
-
-    def _contradicted(self, paths: list[str]) -> Conflict:
-        return Conflict(
-            f"{len(paths)} path{'s' * (len(paths) > 1)} that transaction {self.transaction_id} of {self.writer!r} "
-            f"overwrites or relies on were changed since it began: {some_paths(paths)}.",
-            paths=paths,
-            safe="Nothing of it was published.",
-            next="Run the job again on the branch as it is now.",
-        )
-
-    def _in_the_way(self, staged: Difference) -> list[str]:
-        """Staged changes of others that publishing would contradict.
-
-        It looks at what is staged when it seals, once; what is staged later is ordered after it and lies above it, so
-        nobody can hold a publication up by going on to stage. With "keep" even what is staged already is ordered
-        after it, and nothing is ever in the way.
-        """
-        return [] if self._options.on_staged == "keep" else self._claims.judge_staged(staged)
-
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _refuse_early(self, path: str | None = None) -> None:
@@ -496,7 +341,7 @@ class Transaction(Overlay):
         try:
             branch = self._cell.read(self.branch_id, shared=True).branch
             writers.refuse_publisher(branch, self.writer, self.name)
-            writers.refuse_fenced(branch, self.writer, self.transaction_id, self._who.node)
+            writers.refuse_fenced(branch, self.writer, self.id, self._who.node)
         except Fenced:
             self._fence()
             raise
@@ -521,14 +366,45 @@ class Transaction(Overlay):
     def _new_folder(self) -> str:
         return f"{self.data_prefix}sl_write={new_id()}"
 
-    def link(self, path: str, physical_address: str, *, size: int, checksum: str) -> ObjectInfo:
+    def link(
+        self,
+        path: str,
+        physical_address: str,
+        *,
+        size: int,
+        checksum: str,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> ObjectInfo:
         """Add an object whose bytes this transaction wrote itself, below `data_prefix`.
 
         Raises:
             UsageError: the address is somewhere else.
         """
-        check_path(path)
+        now_us = self._core.stores.clock.now_us()
+        entry = Entry(physical_address, size, checksum, now_us, content_type, check_metadata(metadata))
+        self.link_many([(path, entry)])
+        return as_info(path, entry)
+
+    def link_many(self, entries: Iterable[tuple[str, Entry]]) -> int:
+        """Add objects whose bytes this transaction wrote itself; all or none. Returns their number.
+
+        Raises:
+            UsageError: an address is not below `data_prefix`, or a path occurs twice.
+        """
+        listed = list(entries)
+        keys = distinct_keys([path for path, _ in listed])
+        if self.is_repeat:
+            return len(keys)
         self._demand_open()
+        values = checked_staged([entry for _, entry in listed])
+        for _, entry in listed:
+            self._refuse_foreign(entry.physical_address)
+        self._add(dict(zip(keys, values, strict=True)))
+        self._wrote(len(keys), None, sum(entry.size for _, entry in listed))
+        return len(keys)
+
+    def _refuse_foreign(self, physical_address: str) -> None:
         prefix = self.data_prefix
         if not physical_address.startswith(prefix) or any(
             part in ("", ".", "..") for part in physical_address.split("/")
@@ -537,15 +413,6 @@ class Transaction(Overlay):
                 f"{physical_address!r} is not below this transaction's own prefix, {prefix!r}.",
                 next="Write the bytes there, or bring them in with put.",
             )
-        entry = Entry(physical_address, size, checksum, self._core.stores.clock.now_us())
-        self._add({path.encode(): checked_staged([entry])[0]})
-        self._wrote(1, None, size)
-        return as_info(path, entry)
-
-    @property
-    def data_prefix(self) -> str:
-        """What all physical keys of this transaction begin with."""
-        return transaction_prefix(self.branch_id, self.transaction_id)
 
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
         with self._lock:
@@ -570,7 +437,7 @@ class Transaction(Overlay):
         self._demand_open()
         self.abort()
         raise RequirementFailed(
-            f"Transaction {self.transaction_id} of {self.writer!r} was aborted: {why}.",
+            f"Transaction {self.id} of {self.writer!r} was aborted: {why}.",
             safe="Nothing of it was published.",
             next="Mend the job, then run it again.",
         )
@@ -585,7 +452,7 @@ class Transaction(Overlay):
         if self.phase != "open" or self.is_open():
             return
         try:
-            transactions.granted(self._at, self.writer, self.transaction_id)
+            transactions.granted(self._at, self.writer, self.id)
         except Fenced as fenced:
             self._fence()
             raise fenced from error
@@ -601,7 +468,7 @@ class Transaction(Overlay):
             self._demand_open()
             target = checked_path(path)
             partial = target.with_name(f".{target.name}.part")
-            body = encode_manifest(self.facts(), sorted_changes(self._claims.changes))
+            body = encode_manifest(self._facts(), sorted_changes(self._claims.changes))
             try:
                 with partial.open("wb") as file:
                     file.write(body)
@@ -620,11 +487,6 @@ class Transaction(Overlay):
         self._claims.exact = set(facts.exact)
         self._files, self._rows, self._bytes = facts.files, facts.rows, facts.bytes
         self._begun_at = facts.begun_at
-
-
-def _checked_prefix(prefix: str) -> str:
-    check_prefix(prefix)
-    return prefix
 
 
 def resume(core: RepositoryCore, at: BranchAt, body: bytes, name: str) -> Transaction:

@@ -6,7 +6,7 @@ Nothing is changed. Memory: the keys of all files, as a column, and what is stag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ from strandline.envelope import decode
 from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing, StoreUnavailable, UsageError
 from strandline.ids import CommitId
 from strandline.parallel import in_parallel
+from strandline.progress import Progress, no_progress
 from strandline.repository.core.promises import expired
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.upkeep.files import Files
@@ -40,11 +41,10 @@ YOUNG_S = 3_600
 SHOWN = 1_000
 OBJECT_COLUMNS = ["path", "physical_address", "size", "checksum"]
 CHUNK_BYTES = 1 << 20
-Progress = Callable[[], object]
 
 
 @dataclass
-class Audit:
+class FsckReport:
     """What `Repository.fsck` found.
 
     Attributes:
@@ -91,7 +91,7 @@ class Audit:
             self.problems.append(problem)
 
 
-def fsck(core: RepositoryCore, progress: Progress = lambda: None, *, content: bool = False) -> Audit:
+def fsck(core: RepositoryCore, progress: Progress = no_progress, *, content: bool = False) -> FsckReport:
     """Read all metadata of a repository and compare it with the files that there are.
 
     Args:
@@ -111,13 +111,13 @@ class _Fsck:
         self._content = content
         self._read: set[str] = set()
         self._seen: set[CommitId] = set()
-        self._audit = Audit()
+        self._audit = FsckReport()
         self._expired = set(expired(core.stores))
         self._trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
         self._commits = CommitLog(core.stores)
         self._staged: list[pa.Table] = []
 
-    def run(self) -> Audit:
+    def run(self) -> FsckReport:
         heads, tree_refs = self._refs()
         for ref in self._walk(heads):
             tree_refs.setdefault(ref, "a commit")
@@ -126,9 +126,9 @@ class _Fsck:
         self._files.mark(pa.array([*metarange_keys, *ranges], pa.string()))
         for rows in self._staged:
             self._objects(rows)
-        for info in ranges.values():
+        for done, info in enumerate(ranges.values(), 1):
             self._range(info)
-            self._progress()
+            self._progress("reading ranges", done, len(ranges))
         self._unreachable(set(ranges))
         self._orphans()
         self._audit.waiting_tokens = queued_tokens(self._core.stores)

@@ -1,6 +1,6 @@
 """Collecting garbage while everyone works: what nothing refers to, and nobody is about to refer to, is deleted.
 
-Order of a run, each step of which has its reason in design section 5: transactions, files, staged changes, history,
+Order of a run, each step before the next for a reason (`promises`): transactions, files, staged changes, history,
 what is condemned, link records, deletion. Whatever is read too early is young, linked or pinned; whatever is decided
 too early is decided again by the next run. A run that dies leaves its list of condemned files, and the next one goes on
 with it. Memory: the keys, sizes and times of all files, as columns.
@@ -9,7 +9,7 @@ with it. Memory: the keys, sizes and times of all files, as columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -33,6 +33,7 @@ from strandline.envelope import decode, encode
 from strandline.errors import BranchGone, Contention, Corrupted, ObjectMissing, RefNotFound, UsageError
 from strandline.ids import BranchId, CommitId, StagingToken, new_id, prefix_end
 from strandline.kv.store import PredicateFailed
+from strandline.progress import Progress, no_progress
 from strandline.repository.core import promises
 from strandline.repository.core.manifest import decode_deadlist
 from strandline.repository.core.namespace import Ownership
@@ -56,15 +57,8 @@ RECORDS_KEPT_DAYS = 30.0
 count from when a collector first saw the end, by the object store's clock: those of collectors and publishers may be
 wrong by any amount, and a token that is forgotten too early lets a job be published twice."""
 
-Progress = Callable[[str, int, int], object]
-"""Told what is being done, how much of it is done, and of how much (0: unknown)."""
 
-
-def no_progress(doing: str, done: int, total: int) -> None:
-    """Tells nobody."""
-
-
-class Place(msgspec.Struct, frozen=True):
+class GarbagePlace(msgspec.Struct, frozen=True):
     """What goes below a prefix, for one reason.
 
     Attributes:
@@ -78,7 +72,7 @@ class Place(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class GarbagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """What a run would delete, or has deleted.
 
     Attributes:
@@ -114,7 +108,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     resumed: int = 0
     linked: int = 0
     half_written: int = 0
-    places: tuple[Place, ...] = ()
+    places: tuple[GarbagePlace, ...] = ()
 
 
 class Marker(Protocol):
@@ -156,7 +150,7 @@ class _History:
 class _Findings:
     """A plan with what is needed to carry it out."""
 
-    plan: Plan
+    plan: GarbagePlan
     keys: pa.StringArray
     history: _History
     finished: list[TransactionRecord] = field(default_factory=list)
@@ -191,7 +185,10 @@ class Collector:
         marker: Marker = mark_here,
     ) -> None:
         if not 0 <= grace_days <= MAX_GRACE_DAYS:
-            raise UsageError(f"A grace of {grace_days:g} days is none.", next="Use a number of days, such as 7.")
+            raise UsageError(
+                f"grace_days must be between 0 and {MAX_GRACE_DAYS:,}; got {grace_days:g}.",
+                next="Use a number of days, such as 7.",
+            )
         self._core = core
         self._stores = core.stores
         self._rules = rules
@@ -217,11 +214,11 @@ class Collector:
         finally:
             blobs.delete_many([key])
 
-    def plan(self) -> Plan:
+    def plan(self) -> GarbagePlan:
         """What a run would do now. Changes nothing but what is sealed."""
         return self._find().plan
 
-    def run(self) -> Plan:
+    def run(self) -> GarbagePlan:
         """Collect. A repetition after an interruption goes on where it was interrupted."""
         for left in promises.condemned(self._stores):
             promises.refuse_running(self._stores, left)
@@ -405,7 +402,7 @@ class Collector:
         at, linked = self._without_links(files, np.flatnonzero(goes))
         half_written = self._stores.trees.blobs.own.half_written(self._before)
         keys = files.keys.take(pa.array(at)).cast(pa.string())
-        plan = Plan(
+        plan = GarbagePlan(
             files=len(at),
             bytes=int(files.sizes[at].sum()),
             orphans=len(at) - dead - rejected,
@@ -524,7 +521,7 @@ _ORPHAN, _DEAD, _REJECTED = range(3)
 _WHY = ("nothing refers to it", "left by a committed transaction", "of a rejected transaction")
 
 
-def _places(keys: pa.StringArray, sizes: npt.NDArray[np.int64], why: npt.NDArray[np.int8]) -> tuple[Place, ...]:
+def _places(keys: pa.StringArray, sizes: npt.NDArray[np.int64], why: npt.NDArray[np.int8]) -> tuple[GarbagePlace, ...]:
     """What goes by prefix and reason, the most bytes first."""
     counts: Counter[tuple[str, int]] = Counter()
     volumes: Counter[tuple[str, int]] = Counter()
@@ -533,7 +530,7 @@ def _places(keys: pa.StringArray, sizes: npt.NDArray[np.int64], why: npt.NDArray
         counts[place] += 1
         volumes[place] += size
     return tuple(
-        Place(prefix, _WHY[reason], counts[prefix, reason], size)
+        GarbagePlace(prefix, _WHY[reason], counts[prefix, reason], size)
         for (prefix, reason), size in volumes.most_common(MAX_PLACES)
     )
 

@@ -11,11 +11,12 @@ from strandline.arguments import checked
 from strandline.engines import engine
 from strandline.errors import UsageError
 from strandline.operations import logged
+from strandline.progress import Progress, no_progress
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.core.retention import GRACE_DAYS, Retention, check_retention
 from strandline.repository.names.branches import repository_record
 from strandline.repository.names.settings import change_settings
-from strandline.repository.upkeep.garbage import Collector, Marker, Plan, Progress, mark_here, no_progress
+from strandline.repository.upkeep.garbage import Collector, GarbagePlan, Marker, mark_here
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +60,7 @@ class GarbageCollection:
         despite_readers: bool = False,
         progress: Progress = no_progress,
         spark: SparkSession | None = None,
-    ) -> Plan:
+    ) -> GarbagePlan:
         """What a run would delete now, and how much that frees. Deletes nothing.
 
         Args:
@@ -78,7 +79,7 @@ class GarbageCollection:
         despite_readers: bool = False,
         progress: Progress = no_progress,
         spark: SparkSession | None = None,
-    ) -> Plan:
+    ) -> GarbagePlan:
         """Delete what `plan` shows. May be interrupted at any time, and run at any time beside all other work.
 
         Commits that no rule keeps expire in one run, and what only they need is deleted a grace later.

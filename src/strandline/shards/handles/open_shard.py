@@ -16,8 +16,8 @@ from strandline.shards.upkeep.upkeep import Heartbeats
 POLL_FIRST_S = 0.002
 POLL_MAX_S = 1.0
 POLL_SHARE = 8
-"""Who waits for a change by another process looks again after an eighth of the time that nothing came: so it hears of
-it at most so much later, and an idle shard costs one request a second."""
+"""Polling interval: one eighth of the time since the last change, so a change is seen at most that much late and an
+idle shard costs one request a second."""
 
 
 class OpenShard:

@@ -69,7 +69,7 @@ class Consensus(ABC):
 
 def check_seqno(seqno: int) -> int:
     if isinstance(seqno, bool) or not isinstance(seqno, int) or not 1 <= seqno <= SEQNO_MAX:
-        raise UsageError(f"{seqno!r} is no sequence number.", next=f"They are 1 to {SEQNO_MAX}.")
+        raise UsageError(f"{seqno!r} is not a sequence number.", next=f"They are 1 to {SEQNO_MAX}.")
     return seqno
 
 

@@ -18,7 +18,7 @@ from strandline.shards.upkeep.compaction import compact_once
 
 HEARTBEATS_A_LEASE = 4
 LOOKS_EVERY_S = 0.2
-"""So often it is looked whose lease is to be renewed: a short lease may come beside long ones at any time."""
+"""How often leases are checked for renewal; a reader with a short lease can be added at any time."""
 PASSES_MAX = 16
 """Merges in one go; what is left is found after the next append."""
 

@@ -69,7 +69,7 @@ def check_columns(shard: Shard, schema: StructType) -> None:
         twice = next(name for name in schema.names if schema.names.count(name) > 1)
         raise SchemaMismatch(f"The data has the column {twice!r} twice.", next="Rename one of them, or leave it away.")
     if unknown or missing:
-        what = f"{unknown[0]!r} is no column of it" if unknown else f"the column {missing[0]!r} is missing"
+        what = f"{unknown[0]!r} is not one of its columns" if unknown else f"the column {missing[0]!r} is missing"
         hint = " Times are given by the shard." if TIME in unknown else ""
         raise SchemaMismatch(
             f"The data does not fit the shard {shard.name!r}: {what}.{hint}",

@@ -66,7 +66,7 @@ def absorb(spark: SparkSession, shard: Shard, ref: Ref, path: str, *, writer: st
     Raises:
         UpperMismatch: the shard is finished.
     """
-    committed = ref._core.open(str(ref.id))
+    committed = ref._core.open(str(ref.commit_id))
     after = _counted(_padded(committed.table(path).to_spark(spark), shard), F.count(F.lit(1)), shard, _NEW)
     handle = shard.writer(writer)
     while True:

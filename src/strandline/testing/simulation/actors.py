@@ -284,7 +284,7 @@ def list_committed(actor: Actor, kind: str) -> None:
 
     def act() -> Listing:
         ref = actor.repo.ref(f"{branch.name}@")
-        op.arguments["commit"] = ref.id
+        op.arguments["commit"] = ref.commit_id
         return listing(ref)
 
     actor.finish(op, act)
@@ -342,7 +342,7 @@ def reset(actor: Actor, kind: str) -> None:
     how = actor.rnd.choice(("all", "path", "path", "path", "prefix"))
     branch, op = _on(actor, kind, what={"all": "", "path": path, "prefix": "c/"}[how])
     options = {"all": {}, "path": {"path": path}, "prefix": {"prefix": "c/"}}[how]
-    actor.finish(op, lambda: branch.reset(**options))
+    actor.finish(op, lambda: branch.discard(**options))
 
 
 def hard_reset(actor: Actor, kind: str) -> None:
@@ -351,7 +351,7 @@ def hard_reset(actor: Actor, kind: str) -> None:
 
     def act() -> None:
         target = actor.repo.ref(f"{branch.name}~1")
-        op.arguments["commit"] = target.id
+        op.arguments["commit"] = target.commit_id
         branch.hard_reset(target, force=force)
 
     actor.finish(op, act)

@@ -117,17 +117,17 @@ def revert(actor: Actor) -> None:
 
 
 def reset_all(actor: Actor) -> None:
-    _on_main(actor, "reset", lambda branch, _: branch.reset(), what="")
+    _on_main(actor, "reset", lambda branch, _: branch.discard(), what="")
 
 
 def reset_path(actor: Actor) -> None:
-    _on_main(actor, "reset", lambda branch, _: branch.reset("a"), what="a")
+    _on_main(actor, "reset", lambda branch, _: branch.discard("a"), what="a")
 
 
 def hard_reset(actor: Actor) -> None:
     def act(branch: Any, op: Operation) -> None:
         target = actor.repo.ref("main~1")
-        op.arguments["commit"] = target.id
+        op.arguments["commit"] = target.commit_id
         branch.hard_reset(target)
 
     _on_main(actor, "hard reset", act, force=False)

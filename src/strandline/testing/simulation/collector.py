@@ -1,4 +1,4 @@
-"""A garbage collector that is as ruthless as design section 5 allows, so that reusing garbage shows."""
+"""A garbage collector that is as ruthless as the promises allow, so that reusing garbage shows."""
 
 from __future__ import annotations
 

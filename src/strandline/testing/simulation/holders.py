@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from strandline.branch.rules.lock_rules import locks_of
 from strandline.branch.rules.ranges import ALL
-from strandline.repository.locks.held import Held
-from strandline.repository.locks.locks import LockInfo, Take
+from strandline.repository.locks.held import LockedTransaction
+from strandline.repository.locks.locks import LockInfo, LockRequest
 from strandline.testing.simulation.actors import KINDS, ROLES, Actor
 from strandline.testing.simulation.world import OWNER
 
@@ -35,9 +35,9 @@ def hold(actor: Actor, kind: str) -> None:
         actor.job = None
         branch._core.transactions.clear()  # whoever used this process before may have died
         options = {"owner": OWNER, "mode": mode, "timeout_s": timeout_s, "on_dirty": on_dirty, "writer": writer}
-        job: Held = branch.lock_all(**options) if is_whole else branch.lock(what, **options)  # type: ignore[arg-type]
+        job: LockedTransaction = branch.lock_branch(**options) if is_whole else branch.lock(what, **options)  # type: ignore[arg-type]
         job.begin()
-        op.arguments["base"] = job.id
+        op.arguments["base"] = job.commit_id
         actor.job = job
 
     actor.finish(op, act)
@@ -79,7 +79,7 @@ def queue(actor: Actor, kind: str) -> None:
     def act() -> None:
         nonlocal lock
         # not `take`, for which the same request by the same owner is the same lock: here each is somebody else
-        [lock] = branch.locks.change([Take("a", OWNER)], timeout_s=WAIT_S, on_dirty="discard")
+        [lock] = branch.locks.change([LockRequest("a", OWNER)], timeout_s=WAIT_S, on_dirty="discard")
 
     actor.finish(op, act)
     if lock is not None:

@@ -44,13 +44,13 @@ def begin(actor: Actor, kind: str) -> None:
         branch._core.transactions.clear()  # the driver before this one may have died
         job = branch.transaction(writer, "-", token=token, node="n", on_staged=actor.rnd.choice(("fail", "keep")))
         job.begin()
-        op.result = (job.transaction_id, job.is_repeat)
-        op.arguments["base"] = job.id
+        op.result = (job.id, job.is_repeat)
+        op.arguments["base"] = job.commit_id
         actor.job = job
 
     actor.finish(op, act)
     if op.status == "ok":
-        op.result = (actor.job.transaction_id, actor.job.is_repeat)
+        op.result = (actor.job.id, actor.job.is_repeat)
 
 
 def write(actor: Actor, kind: str) -> None:
@@ -58,7 +58,7 @@ def write(actor: Actor, kind: str) -> None:
     job = actor.job
     if job is None or job.phase != "open":
         return
-    op = actor.begin(kind, job.name, "", transaction=job.transaction_id)
+    op = actor.begin(kind, job.name, "", transaction=job.id)
 
     def act() -> None:
         path = actor.path()
@@ -80,7 +80,7 @@ def publish(actor: Actor, kind: str) -> None:
         job.name,
         job.branch_id,
         writer=job.writer,
-        transaction=job.transaction_id,
+        transaction=job.id,
         repeat=job.is_repeat,
         on_staged=job._options.on_staged,
     )
@@ -106,7 +106,7 @@ def abort(actor: Actor, kind: str) -> None:
     job = actor.job
     if job is None or job.phase != "open":
         return
-    op = actor.begin(kind, job.name, job.branch_id, writer=job.writer, transaction=job.transaction_id)
+    op = actor.begin(kind, job.name, job.branch_id, writer=job.writer, transaction=job.id)
     actor.finish(op, job.abort)
     actor.job = None
 
