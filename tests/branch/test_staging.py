@@ -454,6 +454,42 @@ def test_a_conditional_put_that_is_refused_undoes_no_deletion(one: Client, two: 
     assert two.main.find("d/s") is None
 
 
+def test_a_conditional_put_does_not_believe_in_a_token_that_was_swept_while_it_read(
+    one: Client, two: Client, shared: Shared
+) -> None:
+    """What lay there was folded and swept, so the path looked empty; then its own entry is folded as well."""
+    three = Client(shared)
+    link(two.main, "p", "theirs")
+    sealed, go, sealed_again, goes_on = (threading.Event() for _ in range(4))
+    two.before("set_if", 2, lambda: (sealed.set(), go.wait(10)))
+    first = threading.Thread(target=lambda: two.main.compact(force=True))
+    first.start()
+    assert sealed.wait(10)
+    second = threading.Thread(target=lambda: three.main.compact(force=True))
+
+    def folded_and_swept() -> None:
+        go.set()
+        first.join(10)
+        assert two.repo.sweep(after_s=0, again_after_s=0)
+
+    def folded_again() -> None:
+        goes_on.set()
+        second.join(10)
+        assert two.repo.sweep(after_s=0, again_after_s=0)
+
+    def another_fold() -> None:
+        three.before("scan_page", 1, lambda: (sealed_again.set(), goes_on.wait(10)))
+        second.start()
+        assert sealed_again.wait(10)
+        one.before("get", 1, folded_again)
+
+    assert one.main.find("q") is None  # its record is in the cache
+    one.before("get", 2, folded_and_swept)
+    one.before("set_if", 1, another_fold)
+    with pytest.raises(OutcomeUnknown):
+        one.main.put("p", b"mine", create=True)
+
+
 def test_a_conditional_put_is_taken_back_above_a_token_that_a_commit_has_read(
     one: Client, two: Client, shared: Shared
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.branch.at import BranchAt
 from strandline.branch.attempts import Attempts
@@ -30,12 +30,15 @@ class _Before:
         held: what the token had at the path; no store knows that any more.
         found: what the path showed without the call.
         branch: the record then.
+        is_whole: the sealed tokens were on the record still after `found` was read: nobody was deleting from them. (Of
+            its own token the call knows what it had: the swap demanded it.)
     """
 
     written: tuple[bytes, ...]
     held: bytes | None
     found: Entry | None
     branch: BranchRecord
+    is_whole: bool = False
 
 
 Written = dict[StagingToken, _Before]
@@ -84,10 +87,18 @@ def stage_if(at: BranchAt, path: str, entry: Entry, condition: Condition) -> Non
                 attempts.safe = f"It is unknown whether the write is a part of branch {at.name!r}."
             elif not written_to:
                 raise failed_precondition(at.name, path, found)
-            if at.read().branch.layers == seen.branch.layers:
+            now = at.read().branch
+            if now.layers == seen.branch.layers:
                 if holds:
                     return
                 raise failed_precondition(at.name, path, found)
+            latest = written_to.get(seen.branch.staging_token)
+            if (
+                latest is not None
+                and latest.branch is seen.branch
+                and set(seen.branch.sealed_tokens) <= set(now.tokens)
+            ):
+                written_to[seen.branch.staging_token] = replace(latest, is_whole=True)
         except PredicateFailed:
             continue
         except _CannotTell:
@@ -140,7 +151,7 @@ def _without(
     on_top = on_top or (mine,)
     if before.held is not None:
         return _shown(before.held), on_top
-    if _is_the_same_beneath(layers, path, before):
+    if before.is_whole and _is_the_same_beneath(layers, path, before):
         return before.found, on_top
     raise _CannotTell
 
