@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from strandline.clock import Clock
 from strandline.ids import RepositoryId, StagingToken
@@ -26,21 +26,24 @@ class Stores:
     repository_id: RepositoryId
     committer: str
 
-    @property
-    def refs(self) -> bytes:
-        """Partition of branch and tag records, by name."""
-        return b"r/" + self.repository_id.encode() + b"/refs"
+    refs: bytes = field(init=False, repr=False, compare=False)
+    """Partition of branch and tag records, by name."""
+    records: bytes = field(init=False, repr=False, compare=False)
+    """Partition of the repository's other records; the first part of a key says which."""
+    shards: bytes = field(init=False, repr=False, compare=False)
+    """What the partitions of shards begin with: their names, and their logs."""
+    _staging: bytes = field(init=False, repr=False, compare=False)
 
-    @property
-    def records(self) -> bytes:
-        """Partition of the repository's other records; the first part of a key says which."""
-        return b"r/" + self.repository_id.encode() + b"/records"
-
-    @property
-    def shards(self) -> bytes:
-        """What the partitions of shards begin with: their names, and their logs."""
-        return b"r/" + self.repository_id.encode() + b"/shards"
+    def __post_init__(self) -> None:
+        # made once: a look-up under many tokens spent more time on these names than in the gate of the store
+        for name, part in (
+            ("refs", b"/refs"),
+            ("records", b"/records"),
+            ("shards", b"/shards"),
+            ("_staging", b"/staging/"),
+        ):
+            object.__setattr__(self, name, b"r/" + self.repository_id.encode() + part)
 
     def staging(self, token: StagingToken) -> bytes:
         """Partition of the entries staged under one token, by path."""
-        return b"r/" + self.repository_id.encode() + b"/staging/" + token.encode()
+        return self._staging + token.encode()

@@ -110,9 +110,9 @@ class Layers:
 
     def find_staged(self, key: bytes) -> Entry | Tombstone | None:
         """What the staged layers say of a path; None if nothing."""
-        stores = self.cell.stores
+        get, partition = self.cell.stores.kv.get, self.cell.stores.staging
         for token in self.branch.tokens:
-            value = stores.kv.get(stores.staging(token), key)
+            value = get(partition(token), key)
             if value is not None:
                 return decode_staged(value)
         return None
