@@ -282,8 +282,9 @@ def test_a_signal_handler_that_forks_beside_writes_loses_nothing(tmp_path: Path)
 import os, signal, threading, sys
 from strandline.kv.sqlite import SqliteStore
 store = SqliteStore({str(tmp_path / "db")!r})
-children = []
+children, seen = [], []
 def handler(*_):
+    seen.append(None)
     pid = os.fork()
     if pid == 0:
         return  # and the child goes on in the middle of whatever it was
@@ -297,8 +298,10 @@ def others():
         store.set(b"p", b"other/%d" % i, b"v"); i += 1
 thread = threading.Thread(target=others); thread.start()
 def send():
-    for _ in range(20):
+    for number in range(20):
         stop.wait(0.01); os.kill(parent, signal.SIGUSR1)
+        while len(seen) <= number:  # a signal that waits already is not sent a second time
+            stop.wait(0.001)
 sender = threading.Thread(target=send); sender.start()
 done = 0
 try:

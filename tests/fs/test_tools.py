@@ -177,7 +177,7 @@ def test_errors_are_those_of_files(fs: StrandlineFileSystem, main: Branch) -> No
         with pytest.raises(FileNotFoundError):
             fs.info(path)
     for path in ("nyc/v1/a", "nyc/main~0/a"):
-        with pytest.raises(PermissionError, match="no branch"):
+        with pytest.raises(PermissionError, match="not a branch"):
             fs.open(path, "wb")
     with pytest.raises(IsADirectoryError):
         fs.open("nyc/main", "rb")
