@@ -25,7 +25,7 @@ class BranchAt:
 
     @staticmethod
     def of(stores: Stores, name: str, branch_id: BranchId) -> BranchAt:
-        """For those who work on all branches of a repository, and share no records with its handles."""
+        """A place for work on all branches of a repository, which shares no records with handles."""
         return BranchAt(BranchCell(stores, name), CommitLog(stores), branch_id)
 
     @property

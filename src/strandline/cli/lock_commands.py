@@ -28,7 +28,9 @@ BetweenOption = Annotated[
 OwnerOption = Annotated[str, typer.Option(help="Registered with `lock owner add`.")]
 TimeoutOption = Annotated[float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for others.")]
 DirtyOption = Annotated[OnDirty, typer.Option(help="What to do about uncommitted changes there.")]
-ModeOption = Annotated[LockMode, typer.Option(help="Who else may do what.")]
+ModeOption = Annotated[
+    LockMode, typer.Option(help="Nobody else changes it, nobody changes it, or nobody else reads it.")
+]
 COLUMNS = ("id", "what", "owner", "mode", "state", "since", "description")
 
 

@@ -18,6 +18,7 @@ from strandline.branch.rules.record import BranchRecord, HeadMove
 from strandline.errors import Conflict, OutcomeUnknown, UpperMismatch, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
+from strandline.repository.core.of_branch import OfBranch
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.shards.handles.writer import Writer
 from strandline.shards.rows.codec import TIME
@@ -41,7 +42,7 @@ WRITER = "feed"
 
 
 @checked(but=("changes",))
-class Feed:
+class Feed(OfBranch):
     """The changes of a branch, from the commit that its head was at when they were first recorded.
 
     Attributes:
@@ -49,16 +50,11 @@ class Feed:
     """
 
     def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
-        self._core = core
-        self._at = at
+        super().__init__(core, at)
         self.shard: Shard = core.shards.get(f"_feed-{at.branch_id}", SCHEMA, key=["path"])
 
     def __repr__(self) -> str:
         return f"<Feed of {self.place}>"
-
-    @property
-    def place(self) -> str:
-        return f"{self._core.name}/{self._at.name}"
 
     @logged("record changes")
     def record(self) -> int:

@@ -387,7 +387,7 @@ def demand_held(branch: BranchRecord, name: str, ids: Iterable[str]) -> None:
     missing = [id for id in ids if id not in held_ids]
     if missing:
         raise LockLost(
-            f"Lock {missing[0]} is not held on branch {name!r}: it has ended, or never was.",
+            f"Lock {missing[0]} is not held on branch {name!r}: it has ended, or the id is wrong.",
             safe="Nothing that was to be changed under it is visible.",
             next="Look at `strandline lock list`, then take the lock and begin again.",
         )
@@ -447,6 +447,6 @@ def _locked_as_a_whole(whole: LockRecord, name: str) -> LockRejected:
 
 def _not_there(id: str, name: str) -> LockRejected:
     return LockRejected(
-        f"There is no lock {id} on branch {name!r}: it has ended, or never was.",
+        f"There is no lock {id} on branch {name!r}: it has ended, or the id is wrong.",
         next="`strandline lock list` shows all.",
     )

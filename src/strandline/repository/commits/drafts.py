@@ -28,7 +28,7 @@ def make_draft(
     """A draft of now, by the lake's committer, if nothing else is said.
 
     Raises:
-        UsageError: the message is empty or too long, or the metadata is no small map of strings.
+        UsageError: the message is empty or too long, or the metadata is not a small map of strings.
     """
     if not isinstance(message, str) or not message.strip() or len(message) > MESSAGE_MAX_CHARS:
         raise UsageError(

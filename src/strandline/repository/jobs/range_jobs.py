@@ -19,7 +19,6 @@ from blake3 import blake3
 from strandline.arguments import checked
 from strandline.blob import open_store
 from strandline.branch import transactions
-from strandline.branch.at import BranchAt
 from strandline.branch.locking import OnDirty
 from strandline.branch.rules.ranges import Range, as_ranges, told
 from strandline.engines import engine
@@ -36,6 +35,7 @@ from strandline.ids import CommitId, check_path
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.importing import split_source
+from strandline.repository.core.of_branch import OfBranch
 from strandline.repository.core.promises import announce_links, pinned
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.jobs.checkpoints import SOURCE, Checkpoints
@@ -84,16 +84,8 @@ class RangeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @checked()
-class RangeJobs:
+class RangeJobs(OfBranch):
     """Jobs on ranges of a branch."""
-
-    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
-        self._core = core
-        self._at = at
-
-    @property
-    def place(self) -> str:
-        return f"{self._core.name}/{self._at.name}"
 
     @logged("bulk load")
     def load(

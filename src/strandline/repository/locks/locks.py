@@ -23,6 +23,7 @@ from strandline.errors import LockInvalid, LockLost, LockRejected, OutcomeUnknow
 from strandline.ids import new_id
 from strandline.operations import logged
 from strandline.repository.commits.drafts import commit_everything
+from strandline.repository.core.of_branch import OfBranch
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.locks.owners import demand_owner, waiting_for_owner
 from strandline.repository.refs.results import Results
@@ -67,18 +68,10 @@ class LockRequest:
 
 
 @checked()
-class Locks(Results[LockInfo]):
+class Locks(OfBranch, Results[LockInfo]):
     """The locks of a branch, in the order of their paths."""
 
     _titles = ("id", "what", "owner", "mode", "state", "since", "description")
-
-    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
-        self._core = core
-        self._at = at
-
-    @property
-    def place(self) -> str:
-        return f"{self._core.name}/{self._at.name}"
 
     def _record(self) -> BranchRecord:
         return self._at.read().branch
@@ -96,7 +89,7 @@ class Locks(Results[LockInfo]):
             if found.id == id:
                 return found
         raise LockRejected(
-            f"There is no lock {id} on branch {self._at.name!r}: it has ended, or never was.",
+            f"There is no lock {id} on branch {self._at.name!r}: it has ended, or the id is wrong.",
             next="`strandline lock list` shows all.",
         )
 

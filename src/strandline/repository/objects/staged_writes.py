@@ -24,7 +24,7 @@ from strandline.repository.core.promises import announce_links, pinned
 from strandline.repository.core.texts import check_metadata
 from strandline.repository.objects.branch_view import BranchView
 from strandline.repository.objects.upload import Content, upload
-from strandline.repository.objects.writable import Overwrite, distinct_keys
+from strandline.repository.objects.writable import Overwrite, checked_condition, distinct_keys
 from strandline.repository.refs.ref import Ref, key_range
 from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, column, encode_staged, entries_of
@@ -71,27 +71,20 @@ class StagedWrites(BranchView):
 
         Args:
             content: bytes, text, a `Path` of a local file, or a binary file.
-            create: demand that there is no object at the path.
-            if_match: demand that the object at the path has this checksum.
+            create: the path must hold no object.
+            if_match: the object at the path must have this checksum.
 
         Raises:
             PreconditionFailed: `create` or `if_match` does not hold.
         """
         check_path(path)
-        if create and if_match is not None:
-            raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")
+        condition = checked_condition(create, if_match)
         self._refuse_early(path)
         entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
-        if create or if_match is not None:
-            expected = if_match
-            stage_if(
-                self._at,
-                path,
-                entry,
-                lambda found: found is None if expected is None else found is not None and found.checksum == expected,
-            )
-        else:
+        if condition is None:
             self.stage(path, entry)
+        else:
+            stage_if(self._at, path, entry, condition)
         return as_info(path, entry)
 
     def stage(self, path: str, entry: Entry) -> None:

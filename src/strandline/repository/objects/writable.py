@@ -170,6 +170,17 @@ class Writable(Ref):
         """Told of each write of a table."""
 
 
+def checked_condition(create: bool, if_match: str | None) -> Callable[[Entry | None], bool] | None:
+    """What `put(create=, if_match=)` demands of the object at its path; None if nothing."""
+    if create and if_match is not None:
+        raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")
+    if create:
+        return lambda found: found is None
+    if if_match is not None:
+        return lambda found: found is not None and found.checksum == if_match
+    return None
+
+
 def distinct_keys(paths: Sequence[str]) -> list[bytes]:
     """The keys of paths; refuses a path that occurs twice."""
     keys = check_paths(paths)

@@ -11,15 +11,14 @@ import pyarrow as pa
 
 from strandline.arguments import checked
 from strandline.branch import transactions
-from strandline.branch.at import BranchAt
 from strandline.branch.rules import writers
 from strandline.branch.rules.record import BranchRecord, WriterRecord
 from strandline.branch.transactions import State, TransactionRecord, Who
 from strandline.clock import Microseconds, from_us
 from strandline.errors import Fenced, NotFound
 from strandline.operations import logged
+from strandline.repository.core.of_branch import OfBranch
 from strandline.repository.core.physical import transaction_folder, transaction_prefix
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.core.texts import check_text
 from strandline.repository.refs.results import Results
 from strandline.repository.transactions.transaction import Transaction, resume
@@ -64,18 +63,10 @@ class TransactionInfo(msgspec.Struct, frozen=True):
 
 
 @checked()
-class Writers(Results[WriterInfo]):
+class Writers(OfBranch, Results[WriterInfo]):
     """The writers of a branch, by name."""
 
     _titles = ("writer", "open", "committed", "commit", "position", "node")
-
-    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
-        self._core = core
-        self._at = at
-
-    @property
-    def place(self) -> str:
-        return f"{self._core.name}/{self._at.name}"
 
     def __iter__(self) -> Iterator[WriterInfo]:
         held = self._at.read().branch.writers
@@ -133,18 +124,10 @@ class Writers(Results[WriterInfo]):
 
 
 @checked()
-class Transactions(Results[TransactionInfo]):
+class Transactions(OfBranch, Results[TransactionInfo]):
     """The transactions on record of a branch, oldest first."""
 
     _titles = ("id", "writer", "state", "begun", "node", "commit", "message")
-
-    def __init__(self, core: RepositoryCore, at: BranchAt) -> None:
-        self._core = core
-        self._at = at
-
-    @property
-    def place(self) -> str:
-        return f"{self._core.name}/{self._at.name}"
 
     def __iter__(self) -> Iterator[TransactionInfo]:
         found = [record for _, record in transactions.records_of(self._at.stores, self._at.branch_id)]

@@ -14,11 +14,10 @@ from strandline.arguments import checked
 from strandline.branch.conditional import failed_precondition
 from strandline.branch.rules.ranges import Range
 from strandline.branch.view import overlaid
-from strandline.errors import UsageError
 from strandline.ids import check_path, check_prefix
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.objects.upload import Content, upload
-from strandline.repository.objects.writable import Overwrite, Writable, distinct_keys
+from strandline.repository.objects.writable import Overwrite, Writable, checked_condition, distinct_keys
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.listing import objects_in
 from strandline.repository.refs.ref import Ref, key_range
@@ -112,17 +111,16 @@ class Overlay(Writable):
             PreconditionFailed: `create` or `if_match` does not hold.
         """
         check_path(path)
-        if create and if_match is not None:
-            raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")
+        condition = checked_condition(create, if_match)
         if self.is_repeat:
             return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
         with self.writing():
             entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
             value = checked_staged([entry])[0]
             with self._lock:
-                if create or if_match is not None:
+                if condition is not None:
                     found = self._find(path, path.encode())
-                    if (found is not None) if create else (found is None or found.checksum != if_match):
+                    if not condition(found):
                         raise failed_precondition(self.name, path, found)
                     self._claims.exact.add(path)
                 self._add({path.encode(): value})
