@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.locks.acts import content
 from tests.transactions.conftest import driver, first, second
 
-__all__ = ["driver", "first", "second"]
+__all__ = ["content", "driver", "first", "second"]

@@ -9,7 +9,7 @@ import pytest
 from tests.mutants import Mutants
 
 HERE = Path(__file__).parent
-MUTANTS = Mutants(HERE / "mutations", [HERE / name for name in ("test_laws.py",)])
+MUTANTS = Mutants(HERE / "mutations", [HERE / name for name in ("test_laws.py", "test_laws_of_keeping.py")])
 
 
 @pytest.mark.mutation

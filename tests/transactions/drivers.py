@@ -12,6 +12,7 @@ from strandline.kv.store import Store
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
+from strandline.repository.transactions.transaction import Transaction
 from strandline.settings import Settings
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import FaultyStore, Outcome
@@ -92,3 +93,19 @@ def at_each_call(driver: Driver, act: Callable[[], object], other: Callable[[], 
         if left >= 0:
             return
     pytest.fail(f"it makes more than {MAX_POINTS} calls")
+
+
+def begun(driver: Driver, writer: str = "nightly", **options: object) -> Transaction:
+    return driver.main.transaction(writer, **options).begin()  # type: ignore[arg-type]
+
+
+def states(driver: Driver) -> dict[int, str]:
+    return {found.id: found.state for found in driver.main.transactions}
+
+
+def shown(driver: Driver) -> list[str]:
+    return [info.path for info in driver.main.list()]
+
+
+def blobs(driver: Driver, prefix: str = "data/") -> set[str]:
+    return {blob.key for blob in driver.repo._core.resolver.namespace.list(prefix)}

@@ -15,7 +15,6 @@ from strandline.branch.commits import Commit
 from strandline.branch.heads import NewHead
 from strandline.branch.transactions import State
 from strandline.errors import (
-    Conflict,
     Fenced,
     NotAssigned,
     ObjectMissing,
@@ -27,24 +26,7 @@ from strandline.errors import (
 from strandline.kv.memory import MemoryStore
 from strandline.repository.transactions.transaction import Transaction
 from strandline.testing.clock import ManualClock
-from strandline.testing.faults import Outcome
-from tests.transactions.drivers import Driver
-
-
-def begun(driver: Driver, writer: str = "nightly", **options: object) -> Transaction:
-    return driver.main.transaction(writer, **options).begin()  # type: ignore[arg-type]
-
-
-def states(driver: Driver) -> dict[int, str]:
-    return {found.id: found.state for found in driver.main.transactions}
-
-
-def shown(driver: Driver) -> list[str]:
-    return [info.path for info in driver.main.list()]
-
-
-def blobs(driver: Driver, prefix: str = "data/") -> set[str]:
-    return {blob.key for blob in driver.repo._core.resolver.namespace.list(prefix)}
+from tests.transactions.drivers import Driver, begun, blobs, shown, states
 
 
 def test_n01_ids_grow_and_a_begin_dooms_all_before_it(
@@ -201,7 +183,6 @@ def test_n06_what_was_granted_stays_granted(first: Driver, second: Driver, monke
 @example([("a", "begin"), ("b", "begin"), ("a", "commit")])
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from(["begin", "commit", "abort"])), max_size=30))
 def test_n07_published_ones_form_a_chain_and_rejected_ones_are_never_seen(steps: list[tuple[str, str]]) -> None:
-    import tempfile
     from pathlib import Path
 
     kv, clock = MemoryStore(), ManualClock()
@@ -366,7 +347,6 @@ def test_n17_without_its_store_an_open_one_goes_on_but_does_not_commit(first: Dr
 
 
 def test_n17_a_restarted_driver_goes_on_and_uses_no_key_again(driver: Callable[[], Driver], tmp_path: object) -> None:
-    from pathlib import Path
 
     first, second = driver(), driver()
     tx = begun(first)
@@ -410,218 +390,3 @@ def test_n19_relocation_has_no_gap(first: Driver, second: Driver) -> None:
     target.put("target", b"1")
     target.commit(position="2")
     assert shown(first) == ["source-0", "source-1", "target"]
-
-
-@pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.NOT_DONE, Outcome.LATE])
-@pytest.mark.parametrize("call", ["begin", "commit"])
-def test_every_lost_reply_leaves_one_transaction_that_is_published_once(
-    outcome: Outcome, call: str, first: Driver, second: Driver
-) -> None:
-    """The n-th call of a driver meets a fault, for each n; what it does next is to try again."""
-    for number in range(1, 12):
-        writer = f"{outcome.name}-{call}-{number}".lower()
-        tx = first.main.transaction(writer)
-        if call == "commit":
-            tx.begin()
-            tx.put(f"{writer}/a", b"1")
-        left = number
-
-        def plan(name: str, partition: bytes, key: bytes) -> Outcome:
-            nonlocal left
-            left -= 1
-            return (
-                outcome
-                if left == 0 and (outcome is Outcome.NOT_DONE or name in ("set", "set_if", "set_many"))
-                else Outcome.DONE
-            )
-
-        first.next = plan
-        for _ in range(3):
-            try:
-                if tx.phase == "new":
-                    tx.begin()
-                if not tx.exists(f"{writer}/a"):
-                    tx.put(f"{writer}/a", b"1")
-                tx.commit()
-                break
-            except StoreUnavailable:
-                continue
-        first.connect()
-        assert tx.phase == "committed"
-        assert second.main.exists(f"{writer}/a")
-        told = [commit.metadata.get("strandline.writer") for commit in second.main.log()]
-        assert told.count(writer) == 1
-
-
-@pytest.mark.parametrize("value", [17, b"x", 1.5, ["x"], "x" * 5_000])
-def test_what_would_make_the_record_unreadable_is_refused(value: object, first: Driver, second: Driver) -> None:
-    for options in ({"position": value}, {"token": value}, {"node": value}, {"committer": value}):
-        with pytest.raises(UsageError):
-            first.main.transaction("nightly", **options)  # type: ignore[arg-type]
-    tx = begun(first)
-    tx.put("a", b"1")
-    with pytest.raises(UsageError, match="position"):
-        tx.commit(position=value)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="position"):
-        tx.position = value  # type: ignore[assignment]
-    with pytest.raises(UsageError, match="node"):
-        first.main.writers.assign("nightly", value)  # type: ignore[arg-type]
-    tx.commit(position="17")
-    assert shown(second) == ["a"]
-
-
-def test_a_token_survives_a_driver_that_died_after_its_swap(
-    first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def dies(*arguments: object) -> None:
-        raise KeyboardInterrupt
-
-    tx = begun(first, token="today")
-    tx.put("a", b"1")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(transactions, "settle", dies)
-        tx.commit()
-    assert second.main.transactions.recover(tx.id).state == "committed"
-    with second.main.transaction("nightly", token="tomorrow") as later:
-        later.put("b", b"1")
-    assert begun(second, token="today").is_repeat
-
-
-def test_a_transaction_without_changes_is_judged_too(first: Driver, second: Driver) -> None:
-    with first.main.transaction("setup") as tx:
-        tx.put("in/a", b"1")
-    job = begun(first, expect_unchanged=["in/"])
-    with second.main.transaction("other") as other:
-        other.delete("in/a")
-    with pytest.raises(Conflict, match="in/a"):
-        job.commit(position="1")
-    again = begun(second, "again", expect_unchanged=["in/"])
-    again.put("out", b"1")
-    place = Path(tempfile.mkdtemp()) / "state"
-    again.save(place)
-    with first.main.transaction("other") as other:
-        other.put("in/b", b"1")
-    with pytest.raises(Conflict, match="in/b"):
-        first.main.resume(place).commit()
-
-
-def test_a_block_whose_commit_is_refused_is_aborted(first: Driver, second: Driver) -> None:
-    with pytest.raises(Conflict), first.main.transaction("nightly", expect_unchanged=["in/"]) as tx:
-        with second.main.transaction("other") as other:
-            other.put("in/a", b"1")
-        tx.put("out", b"1")
-    assert states(first)[tx.id] == "rejected-acknowledged"
-
-
-def test_files_that_are_not_there_are_not_published(first: Driver) -> None:
-    tx = begun(first)
-    tx.link("a", f"{tx.data_prefix}nothing", size=1, checksum="x")
-    with pytest.raises(ObjectMissing, match="not there"):
-        tx.commit()
-    assert shown(first) == []
-
-
-def test_a_commit_that_was_refused_is_not_published_by_an_operator_later(first: Driver, second: Driver) -> None:
-    tx = begun(first, expect_unchanged=["in/"])
-    tx.put("out", b"1")
-    with second.main.transaction("other") as other:
-        other.put("in/a", b"1")
-    with pytest.raises(Conflict):
-        tx.commit()
-    tx.put("more", b"1")  # it goes on, and dies
-    assert second.main.transactions.recover(tx.id).state == "rejected-acknowledged"
-    assert shown(second) == ["in/a"]
-
-
-def test_a_commit_that_was_asked_for_is_finished_by_an_operator(first: Driver, second: Driver) -> None:
-    tx = begun(first)
-    tx.put("a", b"1")
-    first.lose("set_if", b"/refs", 1, Outcome.NOT_DONE)
-    with pytest.raises(StoreUnavailable):
-        tx.commit()
-    assert second.main.transactions.recover(tx.id).state == "committed"
-    assert shown(second) == ["a"]
-    first.connect()
-    assert tx.commit().commit == second.main.commit_id
-
-
-def test_what_has_ended_is_not_resumed(first: Driver, second: Driver, tmp_path: Path) -> None:
-    tx = begun(first)
-    tx.put("a", b"1")
-    tx.save(tmp_path / "state")
-    tx.commit()
-    with pytest.raises(TransactionClosed, match="published already"):
-        second.main.resume(tmp_path / "state")
-    doomed = begun(first)
-    doomed.save(tmp_path / "other")
-    begun(second)
-    with pytest.raises(Fenced):
-        second.main.resume(tmp_path / "other")
-    with pytest.raises(UsageError):
-        doomed.save(tmp_path / "nowhere" / "state")
-
-
-def test_a_retired_writer_stays_out_of_service(first: Driver, second: Driver) -> None:
-    tx = begun(first)
-    tx.put("a", b"1")
-    second.main.writers.retire("nightly")
-    assert states(second) == {1: "rejected-acknowledged"}
-    with pytest.raises(NotAssigned, match="is retired"):
-        begun(second)
-    with pytest.raises((Fenced, NotAssigned)):
-        tx.commit()
-    second.main.writers.assign("nightly", "")
-    begun(second).commit()
-
-
-def test_an_acknowledgement_waits_until_nothing_new_appears(
-    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tx = begun(first)
-    begun(second)
-    namespace = first.repo._core.resolver.namespace
-    began = clock.now_us()
-
-    def sleep(seconds: float) -> None:
-        clock.advance_s(seconds)
-        if clock.now_us() - began == 2_000_000:  # the zombie is still at it
-            namespace.put(f"{tx.data_prefix}late", b"x")
-
-    monkeypatch.setattr(clock, "sleep", sleep)
-    second.main.transactions.acknowledge(tx.id, quiet_s=3)
-    assert clock.now_us() - began == 5_000_000
-    assert states(second)[tx.id] == "rejected-acknowledged"
-
-
-def test_a_writer_is_revoked_when_it_is_doomed_and_before_it_is_acknowledged(first: Driver, second: Driver) -> None:
-    tx = begun(first)
-    seen: list[str] = []
-    second.main.writers.retire("nightly", revoke=lambda: seen.append(states(second)[tx.id]))
-    assert seen == ["rejected-pending"]
-    assert states(second)[tx.id] == "rejected-acknowledged"
-    second.main.writers.retire("nightly", revoke=lambda: seen.append("again"))
-    assert seen == ["rejected-pending", "again"]
-
-
-def test_a_name_that_was_forgotten_comes_back_with_its_position(first: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("strandline.branch.rules.writers.MAX_WRITERS", 1)
-    tx = begun(first, position="17")
-    tx.put("a", b"1")
-    tx.commit()
-    begun(first, "other").abort()
-    assert [found.name for found in first.main.writers] == ["other"]
-    assert "nightly" in first.main.writers
-    assert "never" not in first.main.writers
-    assert first.main.writers["nightly"].position == "17"
-    again = begun(first)
-    assert again.position is None  # of this one nothing is on record yet
-    assert first.main.writers["nightly"].position == "17"
-
-
-def test_an_object_is_copied_to_its_own_path_on_another_branch(first: Driver) -> None:
-    work = first.main.create_branch("work")
-    first.main.put("a", b"1")
-    assert work.copy("a", "a", ref=first.main) == 1
-    assert work.read("a") == b"1"
-    with pytest.raises(UsageError, match="onto itself"):
-        work.copy("a", "a")
