@@ -80,7 +80,8 @@ if TYPE_CHECKING:
     from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
     from strandline.repository.core.retention import Retention
     from strandline.repository.feed import Feed
-    from strandline.repository.jobs.range_jobs import RangeJobs, RangeResult
+    from strandline.repository.jobs.range_job import RangeResult
+    from strandline.repository.jobs.range_jobs import RangeJobs
     from strandline.repository.locks.held import LockedTransaction
     from strandline.repository.locks.locks import LockInfo, LockRequest, Locks, Ranges
     from strandline.repository.locks.owners import LockOwners, OwnerInfo
@@ -159,7 +160,7 @@ _LAZY = {
     "Protection": "strandline.repository.core.record",
     "Range": "strandline.branch.rules.ranges",
     "RangeJobs": "strandline.repository.jobs.range_jobs",
-    "RangeResult": "strandline.repository.jobs.range_jobs",
+    "RangeResult": "strandline.repository.jobs.range_job",
     "Ranges": "strandline.repository.locks.locks",
     "Ref": "strandline.repository.refs.ref",
     "RefList": "strandline.repository.repository",

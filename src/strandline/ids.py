@@ -100,6 +100,11 @@ def check_prefix(prefix: str) -> bytes:
     return check_path(prefix) if prefix else b""
 
 
+def key_range(prefix: bytes) -> tuple[bytes, bytes]:
+    """The bounds of all keys that begin with a prefix, as scans of a key-value store take them."""
+    return prefix, prefix[:-1] + bytes([prefix[-1] + 1])
+
+
 def prefix_end(prefix: str) -> str | None:
     """The smallest path above all paths that start with `prefix`, or None if there is no such path.
 

@@ -23,25 +23,22 @@ from strandline.blob.fallback import FallbackBlobs
 from strandline.branch.commits import CommitLog
 from strandline.branch.stores import Stores
 from strandline.clock import Clock, SystemClock, backoff_s
-from strandline.envelope import FORMAT_VERSION, decode, encode
+from strandline.envelope import FORMAT_VERSION, decode
 from strandline.errors import (
     AlreadyExists,
     Corrupted,
-    InvalidSettings,
-    LakeNotFound,
     NotAllowed,
     NotFound,
     RepositoryNotFound,
-    StoreUnavailable,
     UsageError,
-    some_paths,
 )
 from strandline.ids import RepositoryId, check_repository_name, new_id
-from strandline.kv import ABSENT, PredicateFailed, Store, open_store
+from strandline.kv import Store
 from strandline.kv.tenant import TenantStore
+from strandline.opening import LAKES, ROOT, LakeRecord, open_metadata
 from strandline.operations import logged, warning
 from strandline.progress import Progress, no_progress
-from strandline.repository.core.namespace import MARKER, adopt, drop_reader, read_marker
+from strandline.repository.core.namespace import adopt, drop_reader
 from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.handles import open_ref
@@ -55,7 +52,7 @@ from strandline.repository.refs.results import Results
 from strandline.repository.repository import Repository
 from strandline.repository.upkeep.repair import Mended, repair
 from strandline.repository.upkeep.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
-from strandline.settings import DEFAULT_TENANT, METADATA_FILE, Settings, current_user, portable, without_secrets
+from strandline.settings import Settings, current_user, portable, without_secrets
 from strandline.shards.deciding.service import ShardService, service_urls
 from strandline.tree.store import TreeStore
 
@@ -63,15 +60,6 @@ if TYPE_CHECKING:
     from strandline.backup.layout import Manifest
 
 FIND_ATTEMPTS = 40
-_PARTITION, _KEY = b"lake", b"format"
-
-
-class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The root of a lake: the format of everything in it."""
-
-    format: int
-    lake_id: str
-    created_at: int
 
 
 class Repositories(Results[RepositoryRecord]):
@@ -124,7 +112,7 @@ class Lake:
     @property
     def id(self) -> str:
         """What tells this lake from all others, copies of its key-value store excepted."""
-        raw = self._kv.get(_PARTITION, _KEY)
+        raw = self._kv.get(*ROOT)
         assert raw is not None
         record: LakeRecord = decode(LakeRecord, raw, "the lake")
         return record.lake_id
@@ -240,7 +228,7 @@ class Lake:
         if isinstance(self._kv, TenantStore) and not dry_run:  # an older version did not list its lakes
             self._kv.shared.set(LAKES, self.id.encode(), self._settings.tenant.encode())
         # last: who sees the new format of the lake may rely on all of it
-        written.append(self._rewrite(_PARTITION, _KEY, LakeRecord, "lake", dry_run, {"format": FORMAT_VERSION}))
+        written.append(self._rewrite(*ROOT, LakeRecord, "lake", dry_run, {"format": FORMAT_VERSION}))
         return Upgraded(FORMAT_VERSION, total(written))
 
     @logged("repair")
@@ -435,122 +423,7 @@ def open_lake(settings: Settings, *, create: bool = False, new: bool = False, cl
     clock = clock or SystemClock()
     if not settings.committer:
         settings = replace(settings, committer=current_user())
-    if settings.folder is not None:
-        _prepare_folder(settings, create)
-    shared = _open_kv(settings.kv)
-    kv = TenantStore(shared, settings.tenant)
-    try:
-        _check_format(kv, clock, settings, create, new, shared)
-    except BaseException:
-        kv.close()
-        raise
-    return Lake(settings, kv, clock)
-
-
-_memory: dict[str, Store] = {}
-
-
-def _open_kv(url: str) -> Store:
-    """Open a store; a named one in memory is shared by the whole process, so that handles can be pickled."""
-    if url.startswith("memory:"):
-        if url not in _memory:
-            _memory[url] = open_store(url)
-        return _memory[url]
-    return open_store(url)
-
-
-def _prepare_folder(settings: Settings, create: bool) -> None:
-    folder = settings.folder
-    assert folder is not None
-    if not settings.kv.startswith("sqlite:"):
-        return
-    try:
-        if create:
-            folder.mkdir(parents=True, exist_ok=True)
-        elif not (folder / METADATA_FILE).exists():
-            raise _no_lake(str(folder))
-    except PermissionError as error:
-        raise _no_permission(folder) from error
-    except (FileExistsError, NotADirectoryError) as error:
-        raise InvalidSettings(f"{str(folder)!r} is not a folder.", next="Give the path of a folder.") from error
-    except OSError as error:
-        raise InvalidSettings(
-            f"A lake cannot be made in {str(folder)!r}: {error.strerror}.", next="Give the path of another folder."
-        ) from error
-    effective = os.access in os.supports_effective_ids
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
-        raise _no_permission(folder)
-
-
-def _no_permission(folder: Path) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"This user may not read and write the folder {str(folder)!r}.",
-        happened="no",
-        next="Change its permissions, or open the lake as its owner.",
-    )
-
-
-def _no_lake(place: str) -> LakeNotFound:
-    return LakeNotFound(
-        f"There is no lake at {place}.", next="Check the place; create=True, or `strandline init`, makes a lake there."
-    )
-
-
-LAKES = b"lakes"
-"""Partition of all tenants: the ids of the lakes of this key-value store."""
-
-
-def _check_format(
-    kv: Store, clock: Clock, settings: Settings, create: bool, new: bool = False, shared: Store | None = None
-) -> None:
-    """Find the lake, or make it.
-
-    Args:
-        kv: what the tenant sees.
-        shared: what all tenants share, if it is known.
-    """
-    raw = kv.get(_PARTITION, _KEY)
-    if raw is not None:
-        decode(LakeRecord, raw, "the lake")
-        return
-    if not create:
-        raise _no_lake(f"{without_secrets(settings.kv)} for tenant {settings.tenant!r}")
-    if shared is not None and not new:
-        _refuse_hidden(shared, settings)
-    record = LakeRecord(format=FORMAT_VERSION, lake_id=new_id(), created_at=clock.now_us())
-    if shared is not None:
-        shared.set(LAKES, record.lake_id.encode(), settings.tenant.encode())
-    try:
-        kv.set_if(_PARTITION, _KEY, encode(record), ABSENT)
-    except PredicateFailed:
-        return  # somebody else made the lake at the same time
-
-
-def _refuse_hidden(shared: Store, settings: Settings) -> None:
-    """Raise if repositories lie where a new lake's are to be that no lake of this key-value store has: its metadata are
-    gone, or are elsewhere.
-
-    Only a folder is looked through; a bucket may hold many lakes, each with a key-value store of its own.
-    """
-    root = open_blobs(settings.blob)
-    inside = root.local_path("x")
-    if inside is None:
-        return
-    known = {id.decode() for id, _ in shared.scan(LAKES)}
-    has_older = shared.get(DEFAULT_TENANT.encode() + b"/" + _PARTITION, _KEY) is not None
-    hidden = []
-    for path in sorted(Path(inside).parent.glob(f"*/{MARKER}")):
-        marker = read_marker(open_blobs(str(path.parents[1])))
-        lake = "" if marker is None else marker.lake
-        if lake not in known and (lake or not (known or has_older)):
-            hidden.append(path.parents[1].name)
-    if hidden:
-        raise LakeNotFound(
-            f"There is no lake in {without_secrets(settings.kv)}, but {root.url} holds {some_paths(hidden)}: the "
-            "metadata of a lake are gone, or lie somewhere else.",
-            next="Open it with the key-value store that it had, or restore a backup into another folder. If its "
-            "objects are of no use any more, make a new lake beside them: new=True, or `strandline init --new`.",
-        )
+    return Lake(settings, open_metadata(settings, clock, create=create, new=new), clock)
 
 
 _lakes: dict[Settings, Lake] = {}

@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
 from strandline.errors import InvalidSettings, LakeNotFound
@@ -47,34 +47,41 @@ class Settings:
     folder: Path | None = None
 
 
+class SettingsInput(TypedDict, total=False):
+    """The settings as a caller gives them; None is not given."""
+
+    kv: str | None
+    blob: str | None
+    tenant: str | None
+    synced: bool | None
+    committer: str | None
+    compaction: bool | None
+    shard_service: str | None
+    shard_upkeep: str | None
+
+
 def find_settings(
     location: str | os.PathLike[str] | None = None,
     *,
-    kv: str | None = None,
-    blob: str | None = None,
-    tenant: str | None = None,
-    synced: bool | None = None,
-    committer: str | None = None,
-    compaction: bool | None = None,
-    shard_service: str | None = None,
-    shard_upkeep: str | None = None,
     environment: Mapping[str, str] | None = None,
+    **arguments: Unpack[SettingsInput],
 ) -> Settings:
     """Put the settings together: arguments first, then a TOML file, then the environment.
 
     Args:
         location: a folder, a TOML file, or `memory://name`. Without it and without `kv` the environment's
             STRANDLINE_LAKE, STRANDLINE_KV, STRANDLINE_BLOB and STRANDLINE_TENANT say where the lake is.
+        arguments: settings that come before those of the file and of the environment; None is not given.
 
     Raises:
-        InvalidSettings: they do not name a lake.
+        InvalidSettings: the settings do not name a lake.
     """
     env = os.environ if environment is None else environment
-    if location is None and kv is None:
+    given: dict[str, Any] = {field.name: None for field in fields(Settings) if field.name != "folder"} | arguments
+    if location is None and given["kv"] is None:
         location = env.get("STRANDLINE_LAKE")
-        kv, blob = env.get("STRANDLINE_KV"), blob or env.get("STRANDLINE_BLOB")
-    given: dict[str, Any] = {"kv": kv, "blob": blob, "tenant": tenant, "synced": synced, "committer": committer}
-    given |= {"compaction": compaction, "shard_service": shard_service, "shard_upkeep": shard_upkeep}
+        given["kv"] = env.get("STRANDLINE_KV")
+        given["blob"] = given["blob"] or env.get("STRANDLINE_BLOB")
     folder: Path | None = None
     if location is not None:
         text = os.fspath(location)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from strandline import opening
 from strandline.ids import new_id
 from strandline.kv.memory import MemoryStore
 from strandline.lake import open_lake
@@ -36,9 +37,7 @@ class Client:
         self.store = FaultyStore(shared.kv, self._plan)
         self._rules: list[tuple[str, list[int], Callable[[], Outcome]]] = []
         settings = Settings(kv="memory://unused", blob=shared.blob, committer="tester")
-        from strandline import lake as lake_module
-
-        lake_module._memory["memory://unused"] = self.store
+        opening._memory["memory://unused"] = self.store
         self.lake = open_lake(settings, create=create, clock=shared.clock)
         self.repo: Repository = self.lake.repository("nyc", create=create)
         self.main: Branch = self.repo.branch("main")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from strandline import lake as lake_module
 from strandline.errors import NothingToCommit
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake
+from strandline.opening import find_or_make
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.settings import Settings
@@ -24,7 +24,7 @@ class Counted:
     def __init__(self, folder: Path) -> None:
         self.store = CountingStore(MemoryStore())
         settings = Settings(kv="memory://", blob=f"file://{folder}", synced=False, committer="t")
-        lake_module._check_format(self.store, ManualClock(), settings, create=True)
+        find_or_make(self.store, self.store, settings, ManualClock(), create=True)
         self.lake = Lake(settings, self.store, ManualClock())
         self.repo: Repository = self.lake.create_repository("nyc")
         self.main: Branch = self.repo.branch("main")

@@ -19,7 +19,8 @@ from strandline.blob.local import INCOMING, LocalBlobStore
 from strandline.envelope import encode
 from strandline.errors import AlreadyExists, Contention, LakeNotFound, NotAllowed, ObjectMissing, UsageError
 from strandline.ids import new_id
-from strandline.lake import LAKES, Lake
+from strandline.lake import Lake
+from strandline.opening import LAKES
 from strandline.repository.core import namespace as namespaces
 from strandline.repository.core import promises
 from strandline.repository.core.namespace import MARKER, READERS, read_marker

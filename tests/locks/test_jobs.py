@@ -21,7 +21,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.kv.memory import MemoryStore
-from strandline.repository.jobs import range_jobs
+from strandline.repository.jobs import exporting, range_job
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
 from tests.transactions.drivers import Driver
@@ -104,7 +104,7 @@ def test_a_load_replaces_a_range_at_one_instant_and_once(
     done = first.main.range_jobs.load("t/", source, job="j1", owner="ops", destination="t/", progress=look)
     assert (done.objects, done.copied, done.kept, done.deleted) == (FILES, FILES, 0, 2)
     assert [each for each in seen if each[0] == "copying"] == [
-        ("copying", at) for at in range(0, FILES, range_jobs.CHECKPOINT_OBJECTS)
+        ("copying", at) for at in range(0, FILES, range_job.CHECKPOINT_OBJECTS)
     ]
     found = shown(second)
     assert len(found) == FILES + 1
@@ -122,7 +122,7 @@ def test_a_load_replaces_a_range_at_one_instant_and_once(
 def test_a_load_that_is_killed_is_gone_on_with(
     share: float, first: Driver, second: Driver, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(driver: Driver, job: str) -> range_jobs.RangeResult:
+    def load(driver: Driver, job: str) -> range_job.RangeResult:
         return driver.main.range_jobs.load("t/", source, job=job, owner="ops", destination="t/")
 
     with monkeypatch.context() as patch:
@@ -275,7 +275,7 @@ def test_an_export_is_of_one_instant_and_gone_on_with(
     assert {str(one.relative_to(folder)) for one in folder.rglob("*") if one.is_file()} == {
         "t/1",
         "t/old",
-        range_jobs.EXPORT_MARK,
+        exporting.EXPORT_MARK,
     }
     assert (folder / "t" / "1").read_bytes() == b"before"
     assert not list(second.main.locks)

@@ -22,7 +22,8 @@ from strandline.branch.token_queue import QueueItem
 from strandline.branch.transactions import Repeat, TransactionRecord
 from strandline.envelope import decode, encode
 from strandline.errors import StrandlineError, UsageError
-from strandline.lake import Lake, LakeRecord
+from strandline.lake import Lake
+from strandline.opening import LakeRecord
 from strandline.repository.core.promises import Condemned, Expired, Link, Pin
 from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
 from strandline.repository.core.retention import Retention

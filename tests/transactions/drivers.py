@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from strandline import lake as lake_module
 from strandline.kv.store import Store
 from strandline.lake import Lake
+from strandline.opening import find_or_make
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.repository.transactions.transaction import Transaction
@@ -32,7 +32,7 @@ class Driver:
         self.store = FaultyStore(kv, self._plan)
         self.next: Callable[[str, bytes, bytes], Outcome] = lambda call, partition, key: Outcome.DONE
         self._opens = (Settings(kv="memory://", blob=f"file://{folder}", synced=False, committer="t"), clock)
-        lake_module._check_format(self.store, clock, self._opens[0], create=True)
+        find_or_make(self.store, self.store, self._opens[0], clock, create=True)
         self.lake = Lake(self._opens[0], self.store, clock)
         self.repo: Repository = self.lake.repository("nyc", create=create)
         self.main: Branch = self.repo.branch("main")

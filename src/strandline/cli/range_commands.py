@@ -14,7 +14,7 @@ from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session, split
 from strandline.errors import UsageError
 from strandline.progress import Progress
-from strandline.repository.jobs.range_jobs import RangeResult
+from strandline.repository.jobs.range_job import RangeResult
 
 app = typer.Typer(name="range", help="Load, restore, move or export a range while the rest is served.")
 

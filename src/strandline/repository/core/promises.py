@@ -25,7 +25,7 @@ from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
 from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable, UsageError
-from strandline.ids import CommitId, new_id
+from strandline.ids import CommitId, key_range, new_id
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.repository.core.shapes import are_own
 from strandline.tree.rows import search
@@ -113,10 +113,6 @@ class Expired(msgspec.Struct, frozen=True):
     is_only_seen: bool = False
 
 
-def _end(prefix: bytes) -> bytes:
-    return prefix[:-1] + b"0"
-
-
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 
@@ -185,7 +181,7 @@ def condemned(stores: Stores) -> list[Condemned]:
     """The runs that are deleting, or died doing so."""
     return [
         decode(Condemned, value, "a run of the collector")
-        for _, value in stores.kv.scan(stores.records, CONDEMNED, _end(CONDEMNED))
+        for _, value in stores.kv.scan(stores.records, *key_range(CONDEMNED))
     ]
 
 
@@ -278,7 +274,7 @@ def end_condemned(stores: Stores, record: Condemned) -> None:
 def linked(stores: Stores) -> pa.StringArray:
     """All addresses on link records, sorted."""
     found: list[str] = []
-    for _, value in stores.kv.scan(stores.records, LINK, _end(LINK)):
+    for _, value in stores.kv.scan(stores.records, *key_range(LINK)):
         found += decode(Link, value, "a link record").addresses
     return pa.array(sorted(found), pa.string())
 
@@ -291,7 +287,7 @@ def drop_links(stores: Stores, now: Microseconds, before: Microseconds) -> int:
         before: a grace ago.
     """
     old = []
-    for key, value in stores.kv.scan(stores.records, LINK, _end(LINK)):
+    for key, value in stores.kv.scan(stores.records, *key_range(LINK)):
         link: Link = decode(Link, value, "a link record")
         if link.seen_at is None:
             _see(stores, key, value, replace(link, seen_at=now))
@@ -368,7 +364,7 @@ def pins(stores: Stores, now: Microseconds) -> list[Pin]:
         now: by the clock of the object store.
     """
     held, ended = [], []
-    for key, value in stores.kv.scan(stores.records, PIN, _end(PIN)):
+    for key, value in stores.kv.scan(stores.records, *key_range(PIN)):
         pin: Pin = decode(Pin, value, "a pin")
         # an earlier version took any number: what is none holds as long as a pin that nobody gave one
         days = pin.days if 0 < pin.days <= PIN_MAX_DAYS else PIN_DAYS
@@ -385,7 +381,7 @@ def pins(stores: Stores, now: Microseconds) -> list[Pin]:
 def expired(stores: Stores) -> dict[CommitId, Expired]:
     return {
         CommitId(key[len(EXPIRED) :].decode()): decode(Expired, value, "an expired commit")
-        for key, value in stores.kv.scan(stores.records, EXPIRED, _end(EXPIRED))
+        for key, value in stores.kv.scan(stores.records, *key_range(EXPIRED))
     }
 
 

@@ -1,0 +1,149 @@
+"""Opening a lake: its folder, its key-value store and its root record, found or made."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from strandline.blob import open_store as open_blobs
+from strandline.clock import Clock
+from strandline.envelope import FORMAT_VERSION, decode, encode
+from strandline.errors import InvalidSettings, LakeNotFound, StoreUnavailable, some_paths
+from strandline.ids import new_id
+from strandline.kv import ABSENT, PredicateFailed, Store, open_store
+from strandline.kv.tenant import TenantStore
+from strandline.repository.core.namespace import MARKER, read_marker
+from strandline.settings import DEFAULT_TENANT, METADATA_FILE, Settings, without_secrets
+
+ROOT = b"lake", b"format"
+"""Partition and key of the root record of a lake."""
+LAKES = b"lakes"
+"""Partition of all tenants: the ids of the lakes of this key-value store."""
+
+
+class LakeRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The root of a lake: the format of everything in it."""
+
+    format: int
+    lake_id: str
+    created_at: int
+
+
+def open_metadata(settings: Settings, clock: Clock, *, create: bool = False, new: bool = False) -> TenantStore:
+    """Open the key-value store of a lake, and find the lake's root record in it, or make it.
+
+    Args:
+        create: make the lake if it does not exist.
+        new: make it although objects of an earlier one lie where its objects are to be.
+    """
+    if settings.folder is not None:
+        _prepare_folder(settings, create)
+    shared = _open_kv(settings.kv)
+    kv = TenantStore(shared, settings.tenant)
+    try:
+        find_or_make(kv, shared, settings, clock, create, new)
+    except BaseException:
+        kv.close()
+        raise
+    return kv
+
+
+_memory: dict[str, Store] = {}
+
+
+def _open_kv(url: str) -> Store:
+    """Open a store; a named one in memory is shared by the whole process, so that handles can be pickled."""
+    if url.startswith("memory:"):
+        if url not in _memory:
+            _memory[url] = open_store(url)
+        return _memory[url]
+    return open_store(url)
+
+
+def _prepare_folder(settings: Settings, create: bool) -> None:
+    folder = settings.folder
+    assert folder is not None
+    if not settings.kv.startswith("sqlite:"):
+        return
+    try:
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif not (folder / METADATA_FILE).exists():
+            raise _no_lake(str(folder))
+    except PermissionError as error:
+        raise _no_permission(folder) from error
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InvalidSettings(f"{str(folder)!r} is not a folder.", next="Give the path of a folder.") from error
+    except OSError as error:
+        raise InvalidSettings(
+            f"A lake cannot be made in {str(folder)!r}: {error.strerror}.", next="Give the path of another folder."
+        ) from error
+    effective = os.access in os.supports_effective_ids
+    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
+        raise _no_permission(folder)
+
+
+def _no_permission(folder: Path) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"This user may not read and write the folder {str(folder)!r}.",
+        happened="no",
+        next="Change its permissions, or open the lake as its owner.",
+    )
+
+
+def _no_lake(place: str) -> LakeNotFound:
+    return LakeNotFound(
+        f"There is no lake at {place}.", next="Check the place; create=True, or `strandline init`, makes a lake there."
+    )
+
+
+def find_or_make(kv: Store, shared: Store, settings: Settings, clock: Clock, create: bool, new: bool = False) -> None:
+    """Find the lake, or make it.
+
+    Args:
+        kv: what the tenant sees.
+        shared: what all tenants share.
+    """
+    raw = kv.get(*ROOT)
+    if raw is not None:
+        decode(LakeRecord, raw, "the lake")
+        return
+    if not create:
+        raise _no_lake(f"{without_secrets(settings.kv)} for tenant {settings.tenant!r}")
+    if not new:
+        _refuse_hidden(shared, settings)
+    record = LakeRecord(format=FORMAT_VERSION, lake_id=new_id(), created_at=clock.now_us())
+    shared.set(LAKES, record.lake_id.encode(), settings.tenant.encode())
+    try:
+        kv.set_if(*ROOT, encode(record), ABSENT)
+    except PredicateFailed:
+        return  # somebody else made the lake at the same time
+
+
+def _refuse_hidden(shared: Store, settings: Settings) -> None:
+    """Raise if repositories lie where a new lake's are to be that no lake of this key-value store has: its metadata are
+    gone, or are elsewhere.
+
+    Only a folder is looked through; a bucket may hold many lakes, each with a key-value store of its own.
+    """
+    root = open_blobs(settings.blob)
+    inside = root.local_path("x")
+    if inside is None:
+        return
+    known = {id.decode() for id, _ in shared.scan(LAKES)}
+    has_older = shared.get(DEFAULT_TENANT.encode() + b"/" + ROOT[0], ROOT[1]) is not None
+    hidden = []
+    for path in sorted(Path(inside).parent.glob(f"*/{MARKER}")):
+        marker = read_marker(open_blobs(str(path.parents[1])))
+        lake = "" if marker is None else marker.lake
+        if lake not in known and (lake or not (known or has_older)):
+            hidden.append(path.parents[1].name)
+    if hidden:
+        raise LakeNotFound(
+            f"There is no lake in {without_secrets(settings.kv)}, but {root.url} holds {some_paths(hidden)}: the "
+            "metadata of a lake are gone, or lie somewhere else.",
+            next="Open it with the key-value store that it had, or restore a backup into another folder. If its "
+            "objects are of no use any more, make a new lake beside them: new=True, or `strandline init --new`.",
+        )
