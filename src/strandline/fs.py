@@ -23,6 +23,7 @@ import strandline
 from strandline import forks
 from strandline.errors import NotAllowed, NotFound, PreconditionFailed, StrandlineError, UsageError
 from strandline.lake import Lake
+from strandline.places import Place
 from strandline.repository.branch import Branch
 from strandline.repository.objects.upload import ObjectWriter, upload
 from strandline.repository.refs.ref import Ref
@@ -140,10 +141,8 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
 
     # --- places -------------------------------------------------------------------------------------------------------
 
-    def _split(self, path: str) -> tuple[str, str, str]:
-        repository, _, rest = self._strip_protocol(path).partition("/")
-        ref, _, inner = rest.partition("/")
-        return repository, ref, inner
+    def _split(self, path: str) -> Place:
+        return Place.named_by(self._strip_protocol(path))
 
     def _ref(self, repository: str, ref: str) -> Ref:
         return self.lake.repository(repository).ref(ref)
@@ -318,17 +317,18 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
 
     def mv(self, path1: str, path2: str, recursive: bool = False, maxdepth: int | None = None, **options: Any) -> None:
         first, second = self._split(path1), self._split(path2)
-        if first[:2] != second[:2] or not first[2] or maxdepth is not None or path2.endswith("/"):
+        if first[:2] != second[:2] or not first.path or maxdepth is not None or path2.endswith("/"):
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
             return
         is_folder = self.isdir(path1)
         if is_folder and not recursive:
             raise IsADirectoryError(errno.EISDIR, "This is a folder: pass recursive=True", path1)
         if self.isdir(path2):
-            second = (*second[:2], f"{second[2].rstrip('/')}/{first[2].rstrip('/').rpartition('/')[2]}".lstrip("/"))
+            name = first.path.rstrip("/").rpartition("/")[2]
+            second = second._replace(path=f"{second.path.rstrip('/')}/{name}".lstrip("/"))
         with _as_os_error(path1):
             branch, _ = self._branch(path1)
-            ends = [f"{part.rstrip('/')}/" if is_folder else part for part in (first[2], second[2])]
+            ends = [f"{part.rstrip('/')}/" if is_folder else part for part in (first.path, second.path)]
             branch.rename(*ends)
 
     def rm_file(self, path: str) -> None:

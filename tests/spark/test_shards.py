@@ -259,7 +259,7 @@ def test_a_stream_needs_its_names(place: Place) -> None:
     place.repo.shard("out", SCHEMA)
     with pytest.raises(Exception, match="reader"):
         place.drain(source.drop("_time"), "c2", writer="w")
-    with pytest.raises(Exception, match="names no shard"):
+    with pytest.raises(Exception, match="is not repository/shard"):
         place.spark.read.format("strandline.shard").options(lake=place.url).load("nyc").count()
     with pytest.raises(Exception, match="no shard"):
         place.spark.read.format("strandline.shard").options(lake=place.url).load("nyc/nothing").count()

@@ -18,9 +18,9 @@ from strandline.cli.session import (
     complete_place,
     metadata_of,
     session,
-    split,
 )
 from strandline.errors import MergeConflict, UsageError
+from strandline.places import place_on_a_ref
 from strandline.repository.refs.differences import Diff
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
@@ -129,7 +129,7 @@ def merge(
 ) -> None:
     """Merge a ref into a branch."""
     with session(lake, as_json) as s:
-        if split(source)[0] != split(destination)[0]:
+        if place_on_a_ref(source)[0] != place_on_a_ref(destination)[0]:
             raise UsageError("A merge stays in one repository.", next="Name two refs of the same one.")
         target = s.branch(destination)
         strategies: dict[str, Any] = {}

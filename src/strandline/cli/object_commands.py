@@ -23,9 +23,9 @@ from strandline.cli.session import (
     complete_place,
     metadata_of,
     session,
-    split,
 )
 from strandline.errors import ObjectNotFound, UsageError
+from strandline.places import place_on_a_ref
 from strandline.repository.branch import Branch
 from strandline.repository.refs.exporting import local_only
 from strandline.repository.refs.ref import Ref
@@ -162,10 +162,10 @@ def cp(source: Place, target: Place, lake: LakeOption = None, as_json: JsonOptio
 def mv(source: Place, target: Place, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Rename an object, or with a "/" at the end of both a folder, at one instant."""
     with session(lake, as_json) as s:
-        if split(source)[:2] != split(target)[:2]:
+        if place_on_a_ref(source)[:2] != place_on_a_ref(target)[:2]:
             raise UsageError("A rename stays on one branch.", next="Use cp, then rm.")
         branch, path = s.branch_place(source)
-        to = _named(path, split(target)[2])
+        to = _named(path, place_on_a_ref(target)[2])
         with s.out.progress("renaming"):
             count = branch.rename(path, to)
         s.out.say(f"Renamed {counted(count, 'object')} to {to}.", {"renamed": count, "target": to})

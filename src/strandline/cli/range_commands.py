@@ -11,8 +11,9 @@ import typer
 import strandline
 from strandline.cli.lock_commands import BetweenOption, DirtyOption, OwnerOption, TimeoutOption, need_owner, ranges_of
 from strandline.cli.output import Output, counted
-from strandline.cli.session import JsonOption, LakeOption, complete_place, session, split
+from strandline.cli.session import JsonOption, LakeOption, complete_place, session
 from strandline.errors import UsageError
+from strandline.places import place_on_a_ref
 from strandline.progress import Progress
 from strandline.repository.jobs.range_job import RangeResult
 
@@ -120,7 +121,7 @@ def restore(
         if from_lake is None:
             work(source)
             return
-        repository, ref, _ = split(source)
+        repository, ref, _ = place_on_a_ref(source)
         with strandline.open(from_lake) as other:
             work(other.repository(repository).ref(ref))
 
@@ -143,7 +144,7 @@ def move(
     """Move a range to a branch of another repository or lake; both go on being served."""
     with session(lake, as_json) as s, strandline.open(to_lake if to_lake is not None else lake) as other:
         branch, prefix = s.branch_place(place)
-        repository, name, _ = split(target)
+        repository, name, _ = place_on_a_ref(target)
         to = other.repository(repository).branch(name)
         _run(
             s.out,

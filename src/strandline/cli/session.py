@@ -13,6 +13,7 @@ import strandline
 from strandline.cli.output import Output
 from strandline.errors import UsageError
 from strandline.lake import Lake
+from strandline.places import Place, place_on_a_ref
 from strandline.repository.branch import Branch
 from strandline.repository.refs.ref import Ref
 from strandline.repository.repository import Repository
@@ -31,12 +32,11 @@ def complete_place(incomplete: str) -> list[str]:
     """What a shell may complete a place to: repositories, then refs, then folders and objects."""
     try:
         with strandline.open(compaction=False) as lake:
-            repository, slash, rest = incomplete.partition("/")
-            if not slash:
+            repository, ref, path = Place.named_by(incomplete)
+            if "/" not in incomplete:
                 return [f"{one.name}/" for one in lake.repositories() if one.name.startswith(repository)]
             held = lake.repository(repository)
-            ref, slash, path = rest.partition("/")
-            if not slash:
+            if incomplete.count("/") == 1:
                 found = [*held.branches(ref), *held.tags(ref)]
                 return [f"{repository}/{one.name}" for one in found]
             listing = held.ref(ref).list(path, delimiter="/", amount=COMPLETIONS_MAX)
@@ -57,41 +57,32 @@ class Session:
 
     def ref(self, text: str) -> Ref:
         """The ref of `repository/ref`."""
-        repository, ref, path = split(text)
+        repository, ref, path = place_on_a_ref(text)
         if path:
             raise UsageError(f"{text!r} names a path; this command takes a ref.", next=f"Write {repository}/{ref}.")
         return self.lake.repository(repository).ref(ref)
 
     def branch(self, text: str) -> Branch:
-        repository, ref, path = split(text)
+        repository, ref, path = place_on_a_ref(text)
         if path:
             raise UsageError(f"{text!r} names a path; this command takes a branch.", next=f"Write {repository}/{ref}.")
         return self.lake.repository(repository).branch(ref)
 
     def name_of(self, text: str, what: str) -> tuple[str, str]:
         """The repository and the name of `repository/name`, of a command that takes no path."""
-        repository, name, path = split(text)
+        repository, name, path = place_on_a_ref(text)
         if path or text.count("/") > 1:
             raise UsageError(f"{text!r} names a path; this command takes a {what}.", next=f"Write {repository}/{name}.")
         return repository, name
 
     def place(self, text: str) -> tuple[Ref, str]:
         """The ref and the path of `repository/ref/path`."""
-        repository, ref, path = split(text)
+        repository, ref, path = place_on_a_ref(text)
         return self.lake.repository(repository).ref(ref), path
 
     def branch_place(self, text: str) -> tuple[Branch, str]:
-        repository, ref, path = split(text)
+        repository, ref, path = place_on_a_ref(text)
         return self.lake.repository(repository).branch(ref), path
-
-
-def split(text: str) -> tuple[str, str, str]:
-    """Take `repository/ref/path` apart; no ref contains a "/"."""
-    repository, _, rest = text.partition("/")
-    ref, _, path = rest.partition("/")
-    if not repository or not ref:
-        raise UsageError(f"{text!r} is not repository/ref.", next="Write for example nyc/main or nyc/main/raw/a.csv.")
-    return repository, ref, path
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, Session, session
 from strandline.clock import from_us
 from strandline.errors import InvalidSettings, ShardTimeout, UsageError
+from strandline.places import shard_named
 from strandline.shards.cost import Plan, Prices, plan_bill
 from strandline.shards.deciding.service import service_token
 from strandline.shards.rows.codec import DIFF, TIME
@@ -42,15 +43,8 @@ TYPES = {
 STATE_COLUMNS = ("name", "since", "upper", "batches", "rows", "bytes", "readers", "writers")
 
 
-def _split(text: str) -> tuple[str, str]:
-    repository, slash, name = text.partition("/")
-    if not slash or not name or "/" in name:
-        raise UsageError(f"{text!r} is not repository/shard.", next="Write for example nyc/positions.")
-    return repository, name
-
-
 def _shard(s: Session, text: str) -> Shard:
-    repository, name = _split(text)
+    repository, name = shard_named(text)
     return s.repository(repository).shard(name)
 
 
@@ -111,9 +105,7 @@ def create(
         if not colon or not name or kind not in TYPES:
             raise UsageError(f"{text!r} is not COLUMN:TYPE.", next=f"Types are {', '.join(TYPES)}.")
         fields.append((name, TYPES[kind]))
-    repository, slash, name = shard.partition("/")
-    if not slash or not name:
-        raise UsageError(f"{shard!r} is not repository/shard.", next="Write for example nyc/positions.")
+    repository, name = shard_named(shard)
     with session(lake, as_json) as s:
         made = s.repository(repository).shard(name, pa.schema(fields), key=key)
         s.out.say(f"Shard {made.name!r} is there, with upper {made.upper}.", _fields(made))
@@ -321,6 +313,6 @@ def serve(
 def delete_shard(shard: ShardArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """End a shard and delete its bytes: nobody can read or write it any more."""
     with session(lake, as_json) as s:
-        repository, name = _split(shard)
+        repository, name = shard_named(shard)
         s.repository(repository).delete_shard(name)
         s.out.say(f"Shard {name!r} is gone.", {"name": name})

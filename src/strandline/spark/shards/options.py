@@ -9,6 +9,7 @@ import strandline
 from strandline.blob import BlobNotFound, open_store
 from strandline.errors import StrandlineError, UsageError
 from strandline.lake import Lake
+from strandline.places import place_on_a_ref, shard_named
 from strandline.shards.shard import Shard
 
 CHECKPOINT = "checkpointLocation"
@@ -21,10 +22,8 @@ def open_shard(options: Mapping[str, str]) -> tuple[Lake, Shard]:
     Raises:
         UsageError: an option is missing.
     """
-    path = options.get("path") or options.get("shard")
-    repository, slash, name = (path or "").partition("/")
-    if not slash or not name:
-        raise UsageError(f"{path!r} names no shard.", next='Write .load("repository/shard").')
+    text = options.get("path") or options.get("shard") or ""
+    repository, name = shard_named(text, 'Write .load("repository/shard").')
     lake = strandline.open(options.get("lake"))
     return lake, lake.repository(repository).shard(name)
 
@@ -35,12 +34,8 @@ def open_place(options: Mapping[str, str]) -> tuple[Lake, str, str, str]:
     Raises:
         UsageError: an option is missing.
     """
-    path = options.get("path") or ""
-    repository, _, rest = path.partition("/")
-    branch, _, below = rest.partition("/")
-    if not repository or not branch:
-        raise UsageError(f"{path!r} names no branch.", next='Write .load("repository/branch/path").')
-    return strandline.open(options.get("lake")), repository, branch, below
+    place = place_on_a_ref(options.get("path") or "", 'Write .load("repository/branch/path").')
+    return strandline.open(options.get("lake")), *place
 
 
 def need_reader(options: Mapping[str, str]) -> str:
