@@ -46,9 +46,9 @@ explore: setup ## every interleaving of two clients, hours of it: OF=branch|shar
 
 mutation: ## keep the change in the work tree as a mutation that the simulator must catch: NAME=…, WHY=…
 	@test -n "$(NAME)" -a -n "$(WHY)" || { echo 'Give NAME=a-short-name and WHY="what goes wrong".'; exit 2; }
-	@{ echo "$(WHY)"; echo; git diff --no-color -- src; } > tests/mutations/$(NAME).patch
+	@{ echo "$(WHY)"; echo; git diff --no-color -- src; } > tests/mutations/simulator/$(NAME).patch
 	@git checkout -q -- src
-	@echo "tests/mutations/$(NAME).patch; now: make test TESTS='tests/simulation -k $(NAME)'"
+	@echo "tests/mutations/simulator/$(NAME).patch; now: make test TESTS='tests/mutations -k $(NAME)'"
 
 bench: setup ## tables, pictures and benchmarks/results.json; ONLY=name for a part
 	@$(RUN) $(BIN)/python -m benchmarks $(if $(ONLY),--only $(ONLY))

@@ -76,7 +76,7 @@ def _rate(points: list[tuple[float, int]], start: float, end: float) -> float:
 
 @contextmanager
 def _postgres_branch() -> Iterator[tuple[Branch, CountingStore]]:
-    from tests import servers
+    from tests.harness import servers
 
     if "STRANDLINE_TEST_POSTGRES_BIN" not in os.environ:
         subprocess.run(["scripts/setup.sh", "servers"], cwd=Path(__file__).parents[1], check=True)

@@ -48,7 +48,7 @@ def _on_s3(place: Path) -> list[Result]:
     """The same on S3A: what planning costs there, and how much of it is ours."""
     import os
 
-    from tests import servers, sessions
+    from tests.harness import servers, sessions
 
     found = []
     with servers.s3() as endpoint:

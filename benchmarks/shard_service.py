@@ -45,7 +45,7 @@ def _stores(kind: str) -> Iterator[tuple[str, str]]:
         place = stack.enter_context(folder())
         kv = f"sqlite://{place}/metadata.db"
         if kind == "PostgreSQL":
-            from tests import servers
+            from tests.harness import servers
 
             kv = f"{stack.enter_context(servers.postgres_server()).url}?table=bench"
         stores = kv, str(place / "data")

@@ -144,7 +144,7 @@ def _files(transaction: Transaction, count: int, raw: bytes) -> list[str]:
 
 
 def _small_on_postgres() -> list[Result]:
-    from tests import servers
+    from tests.harness import servers
 
     with servers.postgres() as url, folder() as place:
         blob = str(place / "data")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +10,14 @@ import pytest
 from hypothesis import settings
 
 import strandline
+from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake, open_lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.settings import find_settings
 from strandline.testing.clock import ManualClock
-from tests import servers, sessions
+from tests.harness import servers, sessions
+from tests.harness.clients import Client, Shared
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,6 +83,45 @@ def s3_log(s3_endpoint: str) -> Path:
 @pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
+
+
+@pytest.fixture
+def shared(clock: ManualClock) -> Shared:
+    """What the clients `one` and `two` share: all in memory."""
+    return Shared(clock=clock)
+
+
+@pytest.fixture
+def one(shared: Shared) -> Client:
+    return Client(shared, create=True)
+
+
+@pytest.fixture
+def two(shared: Shared, one: Client) -> Client:
+    return Client(shared)
+
+
+@pytest.fixture
+def client(tmp_path: Path, clock: ManualClock) -> Callable[[], Client]:
+    """Makes clients that share metadata in memory and bytes in a folder."""
+    shared = Shared(MemoryStore(), clock, tmp_path / "data")
+    made: list[Client] = []
+
+    def make() -> Client:
+        made.append(Client(shared, create=not made))
+        return made[-1]
+
+    return make
+
+
+@pytest.fixture
+def first(client: Callable[[], Client]) -> Client:
+    return client()
+
+
+@pytest.fixture
+def second(client: Callable[[], Client], first: Client) -> Client:
+    return client()
 
 
 @pytest.fixture

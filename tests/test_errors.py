@@ -229,7 +229,7 @@ def test_a_store_that_cannot_be_opened_says_why(url: str, words: str, monkeypatc
 
 @pytest.mark.server
 def test_a_redis_that_does_not_sync_is_refused_unless_told() -> None:
-    from tests import servers
+    from tests.harness import servers
 
     with servers.redis(synced=False) as url:
         with pytest.raises(errors.InvalidSettings, match="appendfsync always"):
@@ -247,7 +247,7 @@ def test_a_postgres_that_does_not_sync_is_refused_unless_told(postgres_url: str)
 
 @pytest.mark.server
 def test_a_postgres_that_goes_away_is_unavailable_and_comes_back() -> None:
-    from tests import servers
+    from tests.harness import servers
 
     with servers.postgres() as url:
         store = open_store(url)

@@ -19,7 +19,7 @@ from strandline.repository.branch import Branch
 from strandline.repository.refs.results import Results
 from strandline.repository.repository import Repository
 from strandline.settings import find_settings
-from tests.branch.clients import entry
+from tests.harness.clients import entry
 
 GOLDEN = Path(__file__).parent / "golden"
 

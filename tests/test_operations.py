@@ -18,7 +18,7 @@ from strandline.errors import NothingToCommit, StoreUnavailable
 from strandline.operations import operation
 from strandline.repository.branch import Branch
 from strandline.testing.faults import Outcome
-from tests.branch.clients import Client, Shared, link
+from tests.harness.clients import Client, Shared, link
 
 
 @pytest.fixture

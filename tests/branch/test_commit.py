@@ -13,7 +13,7 @@ from strandline.branch.rules.record import WRITE_IDS_KEPT, BranchRecord, Verdict
 from strandline.errors import NothingToCommit, OutcomeUnknown, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.testing.faults import Outcome
-from tests.branch.clients import Client, Shared, content, link
+from tests.harness.clients import Client, Shared, content, link
 
 # of the calls of a lone commit: set_if 1 seals, set_if 2 swaps; get 1 is before the seal, get 2 after the scan
 SEAL, SWAP = 1, 2

@@ -20,14 +20,14 @@ from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.repository.branch import Branch as BranchHandle
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.branch.clients import Client, Shared, content, entry, link, paths
+from tests.harness.clients import Client, Shared, content, entry, link, shown
 
 
 def record(client: Client) -> BranchRecord:
     return client.main._core.cell("main").read().branch
 
 
-def shown(client: Client) -> dict[str, str | None]:
+def contents(client: Client) -> dict[str, str | None]:
     return {path: content(client.main, path) for path in ("a", "b", "c", "d")}
 
 
@@ -45,15 +45,15 @@ def test_a_compaction_changes_nothing_that_anybody_sees(one: Client, two: Client
     link(one.main, "b", 2)
     link(one.main, "c", 1)
     one.main.delete("a")
-    before, changes = shown(two), [(it.kind, it.path) for it in two.main.uncommitted()]
+    before, changes = contents(two), [(it.kind, it.path) for it in two.main.uncommitted()]
     done = one.main.compact()
     assert (done.outcome, done.entries, done.tokens) == ("done", 3, 1)
     assert record(one).sealed_tokens == ()
     assert record(one).compacted is not None
     for client in (one, two):
-        assert shown(client) == before == {"a": None, "b": "2", "c": "1", "d": None}
+        assert contents(client) == before == {"a": None, "b": "2", "c": "1", "d": None}
         assert [(it.kind, it.path) for it in client.main.uncommitted()] == changes
-        assert paths(client) == ["b", "c"]
+        assert shown(client) == ["b", "c"]
 
 
 def test_a_commit_builds_on_what_was_compacted_and_clears_it(one: Client) -> None:
@@ -74,7 +74,7 @@ def test_a_second_compaction_builds_on_the_first(one: Client) -> None:
     one.main.compact()
     one.main.delete("a")
     assert one.main.compact(force=True).outcome == "done"
-    assert paths(one) == ["b"]
+    assert shown(one) == ["b"]
     one.main.commit("both")
     assert [info.path for info in one.repo.ref("main@").list()] == ["b"]
 
@@ -123,7 +123,7 @@ def test_dropped_tokens_are_swept_and_leave_nothing(one: Client, shared: Shared)
         one.repo.sweep()
     staged = [name for name, held in shared.kv._partitions.items() if b"/staging/" in name and held.values]
     assert staged == []
-    assert len(paths(one)) == 20
+    assert len(shown(one)) == 20
 
 
 # --- beside others
@@ -135,7 +135,7 @@ def test_writers_and_committers_go_on_while_a_compaction_runs(one: Client, two: 
     # while the compactor is about to swap, another client writes: only a newer token, so the swap still holds
     one.before("set_if", 2, lambda: (link(two.main, "c", 1), link(two.main, "b", 2)))
     assert one.main.compact().outcome == "done"
-    assert shown(two) == {"a": "1", "b": "2", "c": "1", "d": None}
+    assert contents(two) == {"a": "1", "b": "2", "c": "1", "d": None}
 
 
 def test_a_commit_that_comes_first_has_done_the_work(one: Client, two: Client) -> None:
@@ -161,7 +161,7 @@ def test_two_compactors_do_not_harm_each_other(one: Client, two: Client) -> None
     one.before("set_if", 2, lambda: two.main.compact(force=True))
     outcomes = {one.main.compact(force=True).outcome}
     assert outcomes <= {"done", "superseded"}
-    assert shown(one) == {"a": "1", "b": "1", "c": None, "d": None}
+    assert contents(one) == {"a": "1", "b": "1", "c": None, "d": None}
     assert two.main.compact().outcome == "cooling down"
 
 
@@ -169,7 +169,7 @@ def test_a_late_writer_into_a_compacted_token_writes_again(one: Client, two: Cli
     committed(one, a=1)
     one.before("set", 1, lambda: two.main.compact())  # right before the entry gets into the old token
     link(one.main, "b", 1)
-    assert shown(two)["b"] == "1"
+    assert contents(two)["b"] == "1"
     two.main.commit("c")
     assert content(two.repo.ref("main@"), "b") == "1"  # type: ignore[arg-type]
 
@@ -206,7 +206,7 @@ def test_a_compaction_that_fails_anywhere_loses_nothing(one: Client, two: Client
         one.main.compact()
     except StoreUnavailable as error:
         assert error.happened == "no"  # noqa: PT017
-    assert shown(two) == {"a": None, "b": "1", "c": "1", "d": None}
+    assert contents(two) == {"a": None, "b": "1", "c": "1", "d": None}
     # whoever comes next finishes the work, when the branch has cooled down
     shared.clock.advance_s(COOL_DOWN_S + 1)
     assert two.main.compact().outcome == "done"
@@ -222,7 +222,7 @@ def test_a_swap_with_a_lost_reply_is_read_back(one: Client, two: Client, outcome
     one.meet("set_if", swap, outcome)
     assert one.main.compact().outcome == "done"
     assert record(two).sealed_tokens == ()
-    assert shown(two) == {"a": "1", "b": "1", "c": None, "d": None}
+    assert contents(two) == {"a": "1", "b": "1", "c": None, "d": None}
 
 
 def test_a_swap_whose_outcome_cannot_be_told_says_so(one: Client, two: Client) -> None:
@@ -238,7 +238,7 @@ def test_a_swap_whose_outcome_cannot_be_told_says_so(one: Client, two: Client) -
     one.meet("set_if", 2, Outcome.LATE)
     with pytest.raises(OutcomeUnknown):
         one.main.compact()
-    assert shown(two) == {"a": "1", "b": "1", "c": "19", "d": None}
+    assert contents(two) == {"a": "1", "b": "1", "c": "19", "d": None}
 
 
 # --- the claim

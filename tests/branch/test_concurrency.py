@@ -18,8 +18,8 @@ import pytest
 import strandline
 from strandline.errors import NothingToCommit
 from strandline.lake import Lake
-from tests.branch.clients import content, link
-from tests.servers import wait_until
+from tests.harness.clients import content, link
+from tests.harness.servers import wait_until
 
 WRITERS, WRITES, COMMITTERS = 4, 60, 2
 

@@ -15,7 +15,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.ids import StagingToken, new_id
-from tests.branch.clients import Client, Shared, content, link
+from tests.harness.clients import Client, Shared, content, link
 
 
 def test_a_conditional_put_holds_its_condition(one: Client) -> None:

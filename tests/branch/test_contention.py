@@ -8,7 +8,7 @@ from prometheus_client import REGISTRY
 from strandline.branch import attempts
 from strandline.clock import BACKOFF_MAX_S
 from strandline.errors import Contention
-from tests.branch.clients import Client, link, paths
+from tests.harness.clients import Client, link, shown
 
 
 def test_contention_says_what_was_tried_and_who_is_winning(
@@ -32,7 +32,7 @@ def test_contention_says_what_was_tried_and_who_is_winning(
     assert "by nightly" in lost.value.what
     assert lost.value.safe == "Nothing was changed."
     assert "Repeat the call" in lost.value.next
-    assert "a" in paths(two)
+    assert "a" in shown(two)
 
 
 def test_waits_grow_and_are_bounded(one: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,4 +92,4 @@ def test_a_write_that_gives_up_after_it_was_made_does_not_say_that_nothing_happe
         link(one.main, "a", 1)
     assert "unknown whether the write is a part" in lost.value.safe
     assert "seal" in lost.value.what
-    assert paths(two) == ["a"]
+    assert shown(two) == ["a"]

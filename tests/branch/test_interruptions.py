@@ -31,7 +31,7 @@ from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.testing.faults import Outcome
 from strandline.tree.store import TreeStore
-from tests.branch.clients import Client, Shared, content, link, paths
+from tests.harness.clients import Client, Shared, content, link, shown
 from tests.tree.trees import entry, make
 
 
@@ -65,14 +65,14 @@ def test_an_atomic_change_is_not_computed_from_tokens_that_were_swept(one: Clien
     one.main.find("warm")
     committed_and_swept_while_it_is_read(one, two)
     assert one.main.delete_prefix("src/") == 3
-    assert paths(two) == []
+    assert shown(two) == []
 
 
 def test_a_rename_that_found_nothing_in_swept_tokens_looks_again(one: Client, two: Client) -> None:
     link(one.main, "src/1", 1)
     committed_and_swept_while_it_is_read(one, two)
     assert one.main.rename("src/", "dst/") == 1
-    assert paths(two) == ["dst/1"]
+    assert shown(two) == ["dst/1"]
 
 
 def test_a_merge_does_not_refuse_for_what_a_commit_took_meanwhile(one: Client, two: Client) -> None:
@@ -89,7 +89,7 @@ def test_a_merge_does_not_refuse_for_what_a_commit_took_meanwhile(one: Client, t
     assert ready.wait(10)
     one.before("scan_page", 2, lambda: (go.set(), thread.join(10)))
     one.main.merge("work")
-    assert paths(one) == ["a", "b", "c", "w"]
+    assert shown(one) == ["a", "b", "c", "w"]
 
 
 # --- the store fails right after a write
@@ -107,7 +107,7 @@ def test_a_write_whose_check_fails_says_that_it_may_be_there(one: Client) -> Non
             write()
         assert failed.value.happened == "unknown"
         assert "The write was made" in failed.value.safe
-    assert paths(one) == ["a", "b"]
+    assert shown(one) == ["a", "b"]
     one.meet("get", 3, Outcome.NOT_DONE)
     with pytest.raises(StoreUnavailable) as failed:
         one.main.put("c", b"1", create=True)

@@ -17,7 +17,7 @@ from strandline.repository.repository import Repository
 from strandline.settings import Settings
 from strandline.testing.clock import ManualClock
 from strandline.testing.counting import CountingStore
-from tests.branch.clients import entry, link
+from tests.harness.clients import entry, link
 
 
 class Counted:

@@ -18,7 +18,7 @@ import strandline
 from strandline.errors import ObjectNotFound
 from strandline.repository.branch import Branch
 from strandline.repository.refs.ref import Ref
-from tests import servers
+from tests.harness import servers
 
 LOAD_S = float(os.environ.get("STRANDLINE_TEST_LOAD_S", "60"))
 CREW = ("write",) * 4 + ("commit",) * 2 + ("compact",)

@@ -14,7 +14,7 @@ import pytest
 
 from strandline.errors import NothingToCommit, NothingToMerge, ObjectNotFound, StoreUnavailable, UncommittedChanges
 from strandline.testing.faults import Outcome
-from tests.branch.clients import Client, Shared, content, link
+from tests.harness.clients import Client, Shared, content, link
 
 SEEDS = 150
 STEPS = 12

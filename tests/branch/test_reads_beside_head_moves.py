@@ -15,7 +15,7 @@ from strandline.blob import open_store
 from strandline.errors import ObjectMissing, PreconditionFailed
 from strandline.testing.faults import Outcome
 from strandline.tree.store import Tree, TreeStore
-from tests.branch.clients import Client, content, link, paths
+from tests.harness.clients import Client, content, link, shown
 
 Move = Callable[[Client], None]
 
@@ -67,7 +67,7 @@ def test_a_page_never_shows_a_put_without_the_head_that_moved_before_it(
         link(one.main, "p", "put")
 
     done = before_the_staging_scan(two, move_then_put)
-    assert paths(two) == ["p", "w"]
+    assert shown(two) == ["p", "w"]
     assert done
 
 
@@ -96,7 +96,7 @@ def test_uncommitted_beside_a_commit_of_nothing_but_a_compacted_tree(one: Client
     done = before_the_staging_scan(two, commit_then_put)
     assert [change.path for change in two.main.uncommitted()] == ["p"]
     assert done
-    assert paths(two) == ["a", "p"]
+    assert shown(two) == ["a", "p"]
 
 
 @pytest.mark.parametrize("move", [merge, publish, commit_what_is_compacted])
@@ -163,7 +163,7 @@ def replaced_and_collected(client: Client) -> None:
     "read",
     [
         lambda client: content(client.main, "a"),
-        paths,
+        shown,
         lambda client: list(client.main.uncommitted()),
     ],
     ids=["find", "list", "uncommitted"],
@@ -209,7 +209,7 @@ def test_a_change_whose_tree_was_collected_is_computed_again(
     monkeypatch.setattr(TreeStore, "tree", tree)
     change(two)
     assert met == [old]
-    assert set(paths(one)) - {"a", "z"} == {"b", "c"}
+    assert set(shown(one)) - {"a", "z"} == {"b", "c"}
 
 
 def test_a_tree_that_the_record_still_names_is_missing(one: Client, two: Client) -> None:
@@ -217,6 +217,6 @@ def test_a_tree_that_the_record_still_names_is_missing(one: Client, two: Client)
     one.main.compact(force=True)
     blobs = open_store(one.repo._core.stores.trees.blobs.url)
     blobs.delete_many(list(blobs.list_keys("_strandline/metaranges/")))
-    for act in (lambda: paths(two), lambda: two.main.commit("c"), lambda: two.main.rename("a", "b")):
+    for act in (lambda: shown(two), lambda: two.main.commit("c"), lambda: two.main.rename("a", "b")):
         with pytest.raises(ObjectMissing):
             act()

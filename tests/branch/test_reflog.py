@@ -14,7 +14,7 @@ from strandline.errors import NothingToCommit, StoreUnavailable
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.testing.faults import Outcome
-from tests.branch.clients import Client, Shared, link
+from tests.harness.clients import Client, Shared, link
 
 
 def moves(branch: Branch) -> list[tuple[str, str, str]]:

@@ -18,7 +18,7 @@ from strandline.errors import (
 )
 from strandline.testing.faults import Outcome
 from strandline.tree.rows import TOMBSTONE, encode_staged
-from tests.branch.clients import Client, Shared, content, entry, link, paths
+from tests.harness.clients import Client, Shared, content, entry, link, shown
 
 
 def queue_length(client: Client) -> int:
@@ -80,7 +80,7 @@ def test_a_path_twice_in_one_call_is_refused_and_nothing_is_staged(one: Client) 
     ):
         with pytest.raises(UsageError, match="'a'"):
             call()
-    assert paths(one) == []
+    assert shown(one) == []
 
 
 # --- deletes and reads
@@ -97,9 +97,9 @@ def test_a_delete_hides_what_is_committed_sealed_or_staged(one: Client) -> None:
         assert one.main.find(path) is None
         assert one.main.delete(path) is True  # a tombstone is a layer that knows the path
     assert one.main.delete("never") is False
-    assert paths(one) == ["other"]
+    assert shown(one) == ["other"]
     one.main.commit("second")
-    assert paths(one) == ["other"]
+    assert shown(one) == ["other"]
 
 
 def test_a_delete_that_races_with_a_commit_of_the_write_still_deletes(one: Client, two: Client) -> None:
@@ -108,7 +108,7 @@ def test_a_delete_that_races_with_a_commit_of_the_write_still_deletes(one: Clien
     one.main.delete("a")
     assert content(two.main, "a") is None
     two.main.commit("deleted")
-    assert paths(two) == []
+    assert shown(two) == []
 
 
 def test_a_read_whose_tokens_are_committed_and_swept_meanwhile_is_read_again(one: Client, two: Client) -> None:
@@ -122,7 +122,7 @@ def test_a_read_whose_tokens_are_committed_and_swept_meanwhile_is_read_again(one
         link(two.main, "a", call)
         one.main.find("warm the cache")
         one.before(call, 1, commit_and_sweep)
-        assert (content(one.main, "a") if call == "get" else paths(one)) in (call, ["a"])
+        assert (content(one.main, "a") if call == "get" else shown(one)) in (call, ["a"])
 
 
 def test_a_read_from_a_stale_cache_sees_a_newer_commit(one: Client, two: Client) -> None:
@@ -140,7 +140,7 @@ def test_a_listing_is_right_page_by_page_while_others_commit(one: Client, two: C
         link(two.main, f"k{i:02d}", i)
     for n in range(1, 6):
         one.before("scan_page", n, lambda: two.main.commit("c", allow_empty=True))
-    assert paths(one) == [f"k{i:02d}" for i in range(50)]
+    assert shown(one) == [f"k{i:02d}" for i in range(50)]
 
 
 # --- atomic changes
@@ -149,7 +149,7 @@ def test_a_listing_is_right_page_by_page_while_others_commit(one: Client, two: C
 def test_an_atomic_put_appears_at_one_instant_and_later_writes_lie_above(one: Client, two: Client) -> None:
     link(one.main, "a", "old")
     seen: list[list[str]] = []
-    one.before("set_many", 1, lambda: seen.append(paths(two)))
+    one.before("set_many", 1, lambda: seen.append(shown(two)))
     one.main.find("the record is cached")
     two.before("get", 1, lambda: None)
     one.main.stage_atomically([("a", entry("new")), ("b", entry("new"))])
@@ -162,7 +162,7 @@ def test_what_is_staged_during_a_rename_lies_above_it(one: Client, two: Client) 
     link(one.main, "x/1", "old")
     one.before("set_if", 2, lambda: link(two.main, "y/1", "newer"))  # between the seal and the attach
     one.main.rename("x/", "y/")
-    assert paths(two) == ["y/1"]
+    assert shown(two) == ["y/1"]
     assert content(two.main, "y/1") == "newer"
 
 
@@ -182,14 +182,14 @@ def test_a_rename_goes_on_beneath_newer_seals_and_over_commits_of_what_it_read(o
     one.before("set_if", 2, others)
     one.main.rename("x/", "y/")
     assert scans.count("scan_page") == 2  # its one token was read once, and what is condemned was looked at
-    assert paths(two) == ["x/2", "y/1"]
+    assert shown(two) == ["x/2", "y/1"]
 
 
 def test_a_rename_is_computed_again_if_somebody_attached_meanwhile(one: Client, two: Client) -> None:
     link(one.main, "x/1", 1)
     one.before("set_if", 2, lambda: two.main.put_many({"x/2": b"2"}))
     assert one.main.rename("x/", "y/") == 2
-    assert paths(two) == ["y/1", "y/2"]
+    assert shown(two) == ["y/1", "y/2"]
 
 
 def test_a_commit_does_not_undo_what_was_attached_between_its_tokens(one: Client, two: Client) -> None:
@@ -210,7 +210,7 @@ def test_a_commit_does_not_undo_what_was_attached_between_its_tokens(one: Client
     one.main.rename("x/", "y/")
     assert resume == [True]
     three.main.commit("the rest", allow_empty=True)
-    assert paths(three) == ["t2", "y/1"]
+    assert shown(three) == ["t2", "y/1"]
 
 
 def test_an_atomic_change_is_computed_again_if_the_layers_moved(one: Client, two: Client) -> None:
@@ -222,7 +222,7 @@ def test_an_atomic_change_is_computed_again_if_the_layers_moved(one: Client, two
 
     one.before("set_if", 2, write_and_commit)
     assert one.main.rename("x/", "y/") == 2
-    assert paths(two) == ["y/1", "y/2"]
+    assert shown(two) == ["y/1", "y/2"]
 
 
 def test_an_atomic_put_that_reads_nothing_is_written_once_whatever_moves(one: Client, two: Client) -> None:
@@ -250,7 +250,7 @@ def test_a_client_that_died_before_its_attach_leaves_nothing(one: Client, two: C
     one.meet("set_if", 1, Outcome.NOT_DONE)
     with pytest.raises(StoreUnavailable):
         one.main.stage_atomically([("a", entry(1)), ("b", entry(2))])
-    assert paths(two) == []
+    assert shown(two) == []
     assert queue_length(two) == 1
     shared.clock.advance_s(100)
     assert two.repo.sweep() == 0  # its owner may still be at work
@@ -259,7 +259,7 @@ def test_a_client_that_died_before_its_attach_leaves_nothing(one: Client, two: C
     shared.clock.advance_s(1000)
     two.repo.sweep()
     assert queue_length(two) == 0
-    assert paths(two) == []
+    assert shown(two) == []
 
 
 def test_a_client_that_was_taken_for_dead_writes_its_token_again(one: Client, two: Client, shared: Shared) -> None:
@@ -269,7 +269,7 @@ def test_a_client_that_was_taken_for_dead_writes_its_token_again(one: Client, tw
 
     one.before("set_if", 1, clean)  # the cleaner condemns, seals and deletes right before the attach
     one.main.stage_atomically([("a", entry(1)), ("b", entry(2))])
-    assert paths(two) == ["a", "b"]
+    assert shown(two) == ["a", "b"]
 
 
 def test_a_token_that_was_attached_is_not_cleaned(one: Client, two: Client, shared: Shared) -> None:
@@ -278,7 +278,7 @@ def test_a_token_that_was_attached_is_not_cleaned(one: Client, two: Client, shar
     for _ in range(3):
         shared.clock.advance_s(4000)
         two.repo.sweep()
-    assert paths(two) == ["a"]
+    assert shown(two) == ["a"]
     assert queue_length(two) == 0
 
 
@@ -287,7 +287,7 @@ def test_expectations_are_judged_at_the_instant_of_the_change(one: Client, two: 
     one.before("set_if", 2, lambda: (link(two.main, "record", 2), two.main.commit("changed")))
     with pytest.raises(Conflict, match="somebody else"):
         one.main.stage_atomically([("data", entry(1))], expect={"record": "sum:1"})
-    assert paths(two) == ["record"]
+    assert shown(two) == ["record"]
 
 
 # --- resets
@@ -310,7 +310,7 @@ def test_a_reset_throws_away_all_a_path_or_a_prefix(one: Client) -> None:
     assert [change.path for change in one.main.uncommitted()] == ["a0", "z"]
     one.main.discard()
     assert list(one.main.uncommitted()) == []
-    assert paths(one) == ["a", "dir/x"]
+    assert shown(one) == ["a", "dir/x"]
     with pytest.raises(UsageError):
         one.main.discard("a", prefix="b")
 
@@ -320,7 +320,7 @@ def test_a_reset_of_a_path_keeps_what_others_stage_meanwhile(one: Client, two: C
     link(one.main, "b", 1)
     one.before("set_if", 2, lambda: link(two.main, "c", 1))
     one.main.discard("a")
-    assert paths(one) == ["b", "c"]
+    assert shown(one) == ["b", "c"]
 
 
 def test_a_reset_of_a_path_is_computed_again_after_a_commit(one: Client, two: Client) -> None:
@@ -346,7 +346,7 @@ def test_a_merge_refuses_what_is_staged_in_effect_and_only_that(one: Client) -> 
     one.main.delete("dirty")  # a tombstone of what is not there
     link(one.main, "a", 1)  # a copy of what is
     one.main.merge("work")
-    assert paths(one) == ["a", "w"]
+    assert shown(one) == ["a", "w"]
     assert one.main._cell.read().branch.sealed_tokens == ()
 
 
@@ -371,7 +371,7 @@ def test_a_merge_is_computed_again_if_the_head_moved(one: Client, two: Client) -
 
     one.before("set_if", 1, commit)
     one.main.merge("work")
-    assert paths(one) == ["m", "w"]
+    assert shown(one) == ["m", "w"]
     assert [commit.message for commit in one.main.log(first_parent=True)][:2] == ["Merge work into main", "main moved"]
 
 
@@ -473,7 +473,7 @@ def test_a_listing_does_not_show_a_later_write_without_an_earlier_atomic_change(
     monkeypatch.setattr("strandline.branch.cell.CACHED_MAX_AGE_S", -1)  # the listing begins with a fresh record
     link(one.main, "a", 1)
     has_record, may_scan = threading.Event(), threading.Event()
-    shown: list[str] = []
+    seen: list[str] = []
 
     def hold() -> None:
         has_record.set()
@@ -485,9 +485,9 @@ def test_a_listing_does_not_show_a_later_write_without_an_earlier_atomic_change(
         assert has_record.wait(10)
         return Computed([(b"a", encode_staged(TOMBSTONE)), (b"b", encode_staged(entry(1)))])
 
-    reader = threading.Thread(target=lambda: shown.extend(paths(one)))
+    reader = threading.Thread(target=lambda: seen.extend(shown(one)))
     attach_changes(two.main._at, compute)
     link(two.main, "c", 1)
     may_scan.set()
     reader.join()
-    assert shown in (["b", "c"], ["b"], ["a"])
+    assert seen in (["b", "c"], ["b"], ["a"])

@@ -8,24 +8,24 @@ import pytest
 
 from strandline.errors import StrandlineError
 from strandline.repository.branch import Branch
-from tests.transactions.drivers import Driver
+from tests.harness.clients import Client
 
 PATHS = ("a/1", "b/1", "b/2", "c/1")
 
 
 @pytest.fixture
-def content(first: Driver) -> None:
+def content(first: Client) -> None:
     first.main.put_many({path: path for path in PATHS})
     first.main.commit("content")
     first.repo.lock_owners.register("ops", "repairs")
     first.repo.lock_owners.register("load", "backfills")
 
 
-def shown(driver: Driver) -> dict[str, bytes]:
+def shown(driver: Client) -> dict[str, bytes]:
     return {info.path: driver.main.read(info.path) for info in driver.main.list()}
 
 
-def held(driver: Driver) -> list[tuple[str, str]]:
+def held(driver: Client) -> list[tuple[str, str]]:
     return [(str(lock.ranges[0]), lock.owner) for lock in driver.main.locks]
 
 
@@ -65,7 +65,7 @@ def published(main: Branch) -> None:
         tx.put("a/9", b"x")
 
 
-def prepared(driver: Driver) -> None:
+def prepared(driver: Client) -> None:
     """A branch with other content, and a head whose last commit touched the range."""
     work = driver.main.create_branch("work")
     work.put("b/1", b"of work")

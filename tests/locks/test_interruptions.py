@@ -10,11 +10,11 @@ from strandline.errors import LockLost, LockRejected, RangeLocked, StrandlineErr
 from strandline.repository.locks.locks import LockRequest
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.transactions.drivers import Driver, at_each_call
+from tests.harness.clients import Client, at_each_call
 
 
 @pytest.fixture(autouse=True)
-def _owners(first: Driver) -> None:
+def _owners(first: Client) -> None:
     first.main.put_many({"a/1": b"1", "b/1": b"1"})
     first.main.commit("content")
     for owner in ("ops", "load"):
@@ -28,7 +28,7 @@ def quietly(act: Callable[[], object]) -> None:
         return
 
 
-def test_a_branch_made_while_a_repository_is_being_locked_is_locked(first: Driver, second: Driver) -> None:
+def test_a_branch_made_while_a_repository_is_being_locked_is_locked(first: Client, second: Client) -> None:
     made: list[str] = []
 
     def make() -> None:
@@ -46,7 +46,7 @@ def test_a_branch_made_while_a_repository_is_being_locked_is_locked(first: Drive
     assert made
 
 
-def test_a_repository_lock_that_is_released_while_it_is_taken_is_not_held(first: Driver, second: Driver) -> None:
+def test_a_repository_lock_that_is_released_while_it_is_taken_is_not_held(first: Client, second: Client) -> None:
     outcomes = set()
 
     def take() -> None:
@@ -70,7 +70,7 @@ def test_a_repository_lock_that_is_released_while_it_is_taken_is_not_held(first:
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.NOT_DONE])
-def test_a_repository_lock_whose_reply_is_lost_is_held_or_gone(outcome: Outcome, first: Driver, second: Driver) -> None:
+def test_a_repository_lock_whose_reply_is_lost_is_held_or_gone(outcome: Outcome, first: Client, second: Client) -> None:
     for number in range(1, 5):
         first.lose("set_if", b"repositories", number, outcome)
         quietly(lambda: first.repo.lock_repository(owner="ops").take())
@@ -83,7 +83,7 @@ def test_a_repository_lock_whose_reply_is_lost_is_held_or_gone(outcome: Outcome,
         assert not list(second.main.locks)
 
 
-def test_a_release_of_a_repository_that_died_is_gone_on_with(first: Driver, second: Driver) -> None:
+def test_a_release_of_a_repository_that_died_is_gone_on_with(first: Client, second: Client) -> None:
     first.main.create_branch("work")
     for number in range(1, 5):
         lock = first.repo.lock_repository(owner="ops").take()
@@ -98,7 +98,7 @@ def test_a_release_of_a_repository_that_died_is_gone_on_with(first: Driver, seco
             assert not list(second.repo.branch(name).locks), number
 
 
-def test_the_lock_of_a_repository_is_not_ended_on_one_branch(first: Driver, second: Driver) -> None:
+def test_the_lock_of_a_repository_is_not_ended_on_one_branch(first: Client, second: Client) -> None:
     with first.repo.lock_repository(owner="ops") as lock:
         with pytest.raises(LockRejected, match="whole repository"):
             second.main.locks.release(lock.id)
@@ -108,7 +108,7 @@ def test_the_lock_of_a_repository_is_not_ended_on_one_branch(first: Driver, seco
             second.main.put("x", b"x")
 
 
-def test_a_branch_whose_maker_died_is_made_ready_or_deleted(first: Driver, second: Driver) -> None:
+def test_a_branch_whose_maker_died_is_made_ready_or_deleted(first: Client, second: Client) -> None:
     for number, mend in enumerate(("again", "delete", "lock")):
         name = f"new{number}"
         first.lose("set_if", b"/refs", 2, Outcome.NOT_DONE)
@@ -127,7 +127,7 @@ def test_a_branch_whose_maker_died_is_made_ready_or_deleted(first: Driver, secon
             second.repo.branch(name).put("x", b"x")
 
 
-def test_who_waits_for_a_lock_does_not_keep_its_holder_from_changing_it(first: Driver, second: Driver) -> None:
+def test_who_waits_for_a_lock_does_not_keep_its_holder_from_changing_it(first: Client, second: Client) -> None:
     lock = first.main.locks.take("b/", owner="ops")
     waiting(second, "b/")
     longer = first.main.locks.extend(lock.id, "c/")
@@ -135,7 +135,7 @@ def test_who_waits_for_a_lock_does_not_keep_its_holder_from_changing_it(first: D
     assert [one.id for one in second.main.locks] == [other.id]
 
 
-def waiting(driver: Driver, what: str) -> None:
+def waiting(driver: Client, what: str) -> None:
     """Somebody begins to wait, and dies."""
     clock = driver.repo._core.stores.clock
     before = clock.sleep
@@ -154,7 +154,7 @@ def waiting(driver: Driver, what: str) -> None:
 
 
 def test_somebody_who_died_waiting_is_not_waited_for_for_ever(
-    first: Driver, second: Driver, clock: ManualClock
+    first: Client, second: Client, clock: ManualClock
 ) -> None:
     lock = first.main.locks.take("b/", owner="ops")
     waiting(second, "b/")
@@ -166,7 +166,7 @@ def test_somebody_who_died_waiting_is_not_waited_for_for_ever(
     assert not first.main._cell.read(None).branch.waiting
 
 
-def test_of_several_locks_that_are_taken_at_once_none_is_left_when_one_is_lost(first: Driver, second: Driver) -> None:
+def test_of_several_locks_that_are_taken_at_once_none_is_left_when_one_is_lost(first: Client, second: Client) -> None:
     def end_one() -> None:
         pending = [lock for lock in second.main.locks if lock.state == "pending"]
         if pending:
@@ -180,7 +180,7 @@ def test_of_several_locks_that_are_taken_at_once_none_is_left_when_one_is_lost(f
         second.main.locks.release_all("ops")
 
 
-def test_an_extension_is_a_part_of_its_lock(first: Driver, second: Driver) -> None:
+def test_an_extension_is_a_part_of_its_lock(first: Client, second: Client) -> None:
     held = first.main.lock("a/", owner="ops").begin()
     second.main.locks.extend(held.lock_id, "b/")
     with pytest.raises(RangeLocked):
@@ -211,7 +211,7 @@ def test_an_extension_is_a_part_of_its_lock(first: Driver, second: Driver) -> No
 gone: list[int] = []
 
 
-def test_a_refused_removal_of_an_owner_costs_nobody_a_lock(first: Driver, second: Driver) -> None:
+def test_a_refused_removal_of_an_owner_costs_nobody_a_lock(first: Client, second: Client) -> None:
     lock = first.main.locks.take("a/", owner="ops")
 
     def remove() -> None:
@@ -226,7 +226,7 @@ def test_a_refused_removal_of_an_owner_costs_nobody_a_lock(first: Driver, second
 seen: list[int] = []
 
 
-def test_all_locks_of_an_owner_end_or_it_says_why(first: Driver, second: Driver) -> None:
+def test_all_locks_of_an_owner_end_or_it_says_why(first: Client, second: Client) -> None:
     first.main.locks.take("a/", owner="ops")
     first.main.locks.take("b/", owner="ops")
     whole = first.main.locks.take_branch(owner="ops")

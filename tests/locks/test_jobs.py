@@ -24,13 +24,13 @@ from strandline.kv.memory import MemoryStore
 from strandline.repository.jobs import exporting, range_job
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.transactions.drivers import Driver
+from tests.harness.clients import Client, Shared
 
 FILES = 500
 
 
 @pytest.fixture(autouse=True)
-def _content(first: Driver) -> None:
+def _content(first: Client) -> None:
     first.repo.lock_owners.register("ops", "repairs")
     first.main.put_many({"t/old": b"old", "t/1": b"before", "u/1": b"beside"})
     first.main.commit("content")
@@ -46,14 +46,14 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def far(tmp_path: Path, clock: ManualClock) -> Driver:
+def far(tmp_path: Path, clock: ManualClock) -> Client:
     """Another lake."""
-    made = Driver(MemoryStore(), tmp_path / "far", clock, create=True)
+    made = Client(Shared(MemoryStore(), clock, tmp_path / "far"), create=True)
     made.repo.lock_owners.register("ops", "repairs")
     return made
 
 
-def shown(driver: Driver) -> dict[str, bytes]:
+def shown(driver: Client) -> dict[str, bytes]:
     return {info.path: driver.main.read(info.path) for info in driver.main.list()}
 
 
@@ -64,7 +64,7 @@ class Dies(BaseException):
 class Calls:
     """Counts what a driver asks of both stores, and lets its process die at a call."""
 
-    def __init__(self, driver: Driver, monkeypatch: pytest.MonkeyPatch, dies_at: int | None = None) -> None:
+    def __init__(self, driver: Client, monkeypatch: pytest.MonkeyPatch, dies_at: int | None = None) -> None:
         self.driver = driver
         self.blob_calls = 0
         self.dies_at = dies_at
@@ -89,7 +89,7 @@ class Calls:
 
 
 def test_a_load_replaces_a_range_at_one_instant_and_once(
-    first: Driver, second: Driver, source: Path, tmp_path: Path
+    first: Client, second: Client, source: Path, tmp_path: Path
 ) -> None:
     seen: list[tuple[str, int]] = []
 
@@ -120,9 +120,9 @@ def test_a_load_replaces_a_range_at_one_instant_and_once(
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.9])
 def test_a_load_that_is_killed_is_gone_on_with(
-    share: float, first: Driver, second: Driver, source: Path, monkeypatch: pytest.MonkeyPatch
+    share: float, first: Client, second: Client, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load(driver: Driver, job: str) -> range_job.RangeResult:
+    def load(driver: Client, job: str) -> range_job.RangeResult:
         return driver.main.range_jobs.load("t/", source, job=job, owner="ops", destination="t/")
 
     with monkeypatch.context() as patch:
@@ -145,7 +145,7 @@ def test_a_load_that_is_killed_is_gone_on_with(
 
 
 def test_a_zombie_of_a_job_that_another_has_ended_changes_nothing(
-    first: Driver, second: Driver, source: Path, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on as if nothing had happened, when its successor has published."""
 
@@ -161,7 +161,7 @@ def test_a_zombie_of_a_job_that_another_has_ended_changes_nothing(
     assert not list(second.main.locks)
 
 
-def test_a_range_is_restored_from_another_ref_without_copying(first: Driver, second: Driver) -> None:
+def test_a_range_is_restored_from_another_ref_without_copying(first: Client, second: Client) -> None:
     first.repo.create_tag("good", "main")
     first.main.put("t/1", b"corrupt")
     first.main.delete("t/old")
@@ -179,7 +179,7 @@ def test_a_range_is_restored_from_another_ref_without_copying(first: Driver, sec
         assert [lock.id for lock in first.main.locks] == [held.lock_id]
 
 
-def test_a_range_is_restored_from_another_lake(first: Driver, far: Driver) -> None:
+def test_a_range_is_restored_from_another_lake(first: Client, far: Client) -> None:
     first.main.put("t/e", b"", content_type="x/y", metadata={"k": "v"})
     first.main.commit("more")
     done = far.main.range_jobs.restore(("t/", "u"), first.main, job="r1", owner="ops")
@@ -188,7 +188,7 @@ def test_a_range_is_restored_from_another_lake(first: Driver, far: Driver) -> No
     assert (far.main.stat("t/e").content_type, far.main.stat("t/e").metadata) == ("x/y", {"k": "v"})
 
 
-def test_a_range_is_moved_to_another_lake_while_both_are_served(first: Driver, second: Driver, far: Driver) -> None:
+def test_a_range_is_moved_to_another_lake_while_both_are_served(first: Client, second: Client, far: Client) -> None:
     def look(_doing: str, _done: int, _total: int | None) -> None:
         assert shown(second)["u/1"] == b"beside"
         with pytest.raises(RangeLocked):
@@ -211,8 +211,8 @@ def test_a_move_that_dies_at_any_call_loses_nothing(
 ) -> None:
     """The second run of the job ends it, wherever the first one died."""
     for point in range(0, 400, 7):
-        one = Driver(MemoryStore(), tmp_path / f"one{point}", clock, create=True)
-        two = Driver(MemoryStore(), tmp_path / f"two{point}", clock, create=True)
+        one = Client(Shared(MemoryStore(), clock, tmp_path / f"one{point}"), create=True)
+        two = Client(Shared(MemoryStore(), clock, tmp_path / f"two{point}"), create=True)
         for made in (one, two):
             made.repo.lock_owners.register("ops", "repairs")
         one.main.put_many({f"t/{number}": b"%d" % number for number in range(3)})
@@ -240,7 +240,7 @@ def test_a_move_that_dies_at_any_call_loses_nothing(
             return
 
 
-def test_what_is_copied_is_what_its_entry_says(first: Driver, far: Driver) -> None:
+def test_what_is_copied_is_what_its_entry_says(first: Client, far: Client) -> None:
     info = first.main.stat("t/1")
     namespace = first.repo._core.resolver.namespace
     namespace.delete_many([info.physical_address])
@@ -253,7 +253,7 @@ def test_what_is_copied_is_what_its_entry_says(first: Driver, far: Driver) -> No
 
 
 def test_an_export_is_of_one_instant_and_gone_on_with(
-    first: Driver, second: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "out"
 
@@ -281,7 +281,7 @@ def test_an_export_is_of_one_instant_and_gone_on_with(
     assert not list(second.main.locks)
 
 
-def test_bad_input_of_jobs_changes_nothing(first: Driver, source: Path, tmp_path: Path) -> None:
+def test_bad_input_of_jobs_changes_nothing(first: Client, source: Path, tmp_path: Path) -> None:
     ranges = first.main.range_jobs
     before = shown(first), first.main.commit_id
     for what, act in (
@@ -307,7 +307,7 @@ def test_bad_input_of_jobs_changes_nothing(first: Driver, source: Path, tmp_path
     assert not list(first.main.locks)
 
 
-def fails_at(calls: int, driver: Driver) -> None:
+def fails_at(calls: int, driver: Client) -> None:
     """The store fails for good after so many swaps of a branch record."""
     left = calls
 
@@ -321,7 +321,7 @@ def fails_at(calls: int, driver: Driver) -> None:
 
 
 def test_a_move_that_is_repeated_deletes_nothing_that_it_has_not_copied(
-    first: Driver, second: Driver, far: Driver
+    first: Client, second: Client, far: Client
 ) -> None:
     """The first run has published, and failed before it deleted; somebody changes the source, in the same size."""
     for swaps in range(12):
@@ -343,7 +343,7 @@ def test_a_move_that_is_repeated_deletes_nothing_that_it_has_not_copied(
 
 
 def test_a_job_whose_source_has_changed_begins_anew(
-    first: Driver, second: Driver, far: Driver, source: Path, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, far: Client, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first.main.put_many({f"t/{number:03d}": b"old" for number in range(80)})
     first.main.commit("old")
@@ -376,7 +376,7 @@ def test_a_job_whose_source_has_changed_begins_anew(
     assert found["t/m=1/001"] == b"!"
 
 
-def test_an_export_of_another_commit_begins_anew(first: Driver, second: Driver, tmp_path: Path) -> None:
+def test_an_export_of_another_commit_begins_anew(first: Client, second: Client, tmp_path: Path) -> None:
     def dies(_doing: str, done: int, _total: int | None) -> None:
         if done == 1:
             raise Dies
@@ -391,7 +391,7 @@ def test_an_export_of_another_commit_begins_anew(first: Driver, second: Driver, 
 
 
 def test_two_jobs_of_one_owner_do_not_end_each_others_locks(
-    first: Driver, second: Driver, far: Driver, tmp_path: Path
+    first: Client, second: Client, far: Client, tmp_path: Path
 ) -> None:
     def exports(_doing: str, done: int, _total: int | None) -> None:
         if not done and not (tmp_path / "out").exists():
@@ -403,7 +403,7 @@ def test_two_jobs_of_one_owner_do_not_end_each_others_locks(
     assert shown(far) == {"t/old": b"old", "t/1": b"before"}
 
 
-def test_a_job_that_is_done_needs_its_source_no_more(first: Driver, source: Path) -> None:
+def test_a_job_that_is_done_needs_its_source_no_more(first: Client, source: Path) -> None:
     done = first.main.range_jobs.load("t/", source, job="j", owner="ops", destination="t/")
     for file in (source / "m=1").iterdir():
         file.unlink()
@@ -411,7 +411,7 @@ def test_a_job_that_is_done_needs_its_source_no_more(first: Driver, source: Path
     assert (again.is_repeat, again.commit) == (True, done.commit)
 
 
-def test_a_job_takes_the_place_of_a_lock_that_is_held(first: Driver, second: Driver, source: Path) -> None:
+def test_a_job_takes_the_place_of_a_lock_that_is_held(first: Client, second: Client, source: Path) -> None:
     first.repo.create_tag("good", "main")
     lock = first.main.locks.take("t/", owner="ops", mode="quarantine")
     with pytest.raises(LockRejected):
@@ -426,7 +426,7 @@ def test_a_job_takes_the_place_of_a_lock_that_is_held(first: Driver, second: Dri
     second.main.put("t/1", b"x")
 
 
-def test_a_move_replaces_nothing_unless_told_to_and_moves_something(first: Driver, far: Driver) -> None:
+def test_a_move_replaces_nothing_unless_told_to_and_moves_something(first: Client, far: Client) -> None:
     far.main.put("t/theirs", b"x")
     with pytest.raises(Conflict, match="not empty"):
         first.main.range_jobs.move("t/", far.main, job="m", owner="ops")

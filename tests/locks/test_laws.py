@@ -1,4 +1,4 @@
-"""The laws of what range locks are and do, R-1 to R-13: each fails under the mutation of its number in `mutations`."""
+"""The laws of what range locks are and do, R-1 to R-13: each fails under the mutation of its number."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from strandline.errors import (
 )
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
+from tests.harness.clients import Client
 from tests.locks.acts import PATHS, WRITES, held, prepared, refused, shown
-from tests.transactions.drivers import Driver
 
 pytestmark = pytest.mark.usefixtures("content")
 
@@ -44,7 +44,7 @@ pytestmark = pytest.mark.usefixtures("content")
     ],
     ids=str,
 )
-def test_r01_a_range_that_is_none_is_refused_before_any_store_is_asked(what: Any, second: Driver) -> None:
+def test_r01_a_range_that_is_none_is_refused_before_any_store_is_asked(what: Any, second: Client) -> None:
     main = second.main
     main.locks.find("a")
     second.calls.clear()
@@ -63,7 +63,7 @@ def test_r01_ranges_are_half_open_and_joined() -> None:
     assert [one.has(path) for path in ("a", "b", "bz", "c")] == [False, True, True, False]
 
 
-def test_r02_owners_are_registered_described_and_stay_as_long_as_they_hold_locks(first: Driver, second: Driver) -> None:
+def test_r02_owners_are_registered_described_and_stay_as_long_as_they_hold_locks(first: Client, second: Client) -> None:
     refused(LockInvalid, lambda: first.main.locks.take("b/", owner="nobody"), "not registered")
     refused(LockInvalid, lambda: first.main.lock("b/", owner="nobody").begin(), "not registered")
     for name, description in (("", "x"), (" ", "x"), ("x" * 200, "x"), ("a\nb", "x"), ("x", ""), ("x", "  ")):
@@ -83,7 +83,7 @@ def test_r02_owners_are_registered_described_and_stay_as_long_as_they_hold_locks
     assert "ops" not in first.repo.lock_owners
 
 
-def test_r02_a_take_and_a_removal_at_once_do_not_orphan_a_lock(first: Driver, second: Driver) -> None:
+def test_r02_a_take_and_a_removal_at_once_do_not_orphan_a_lock(first: Client, second: Client) -> None:
     """The removal comes at each call of the take."""
     for point in range(60):
         first.repo.lock_owners.register("ops", "repairs")
@@ -113,7 +113,7 @@ def test_r02_a_take_and_a_removal_at_once_do_not_orphan_a_lock(first: Driver, se
     pytest.fail("the take made more calls")
 
 
-def test_r03_the_same_lock_again_is_the_same_and_any_other_is_rejected(first: Driver, second: Driver) -> None:
+def test_r03_the_same_lock_again_is_the_same_and_any_other_is_rejected(first: Client, second: Client) -> None:
     lock = first.main.locks.take("b/", owner="ops")
     assert second.main.locks.take("b/", owner="ops").id == lock.id
     for what, owner in (("b/", "load"), ("b/1", "ops"), ("", "ops"), (("a", "b/0"), "ops"), (("b/1", None), "load")):
@@ -124,7 +124,7 @@ def test_r03_the_same_lock_again_is_the_same_and_any_other_is_rejected(first: Dr
     assert held(first) == [("'b/'", "ops")]
 
 
-def test_r03_shared_locks_agree(first: Driver, second: Driver) -> None:
+def test_r03_shared_locks_agree(first: Client, second: Client) -> None:
     one = first.main.locks.take("b/", owner="ops", mode="shared")
     two = second.main.locks.take("b/1", owner="load", mode="shared")
     refused(LockRejected, lambda: first.main.locks.take("b/2", owner="load"))
@@ -138,7 +138,7 @@ def test_r03_shared_locks_agree(first: Driver, second: Driver) -> None:
     second.main.locks.release(two.id)
 
 
-def test_r04_a_release_ends_exactly_the_lock_that_it_names(first: Driver, second: Driver) -> None:
+def test_r04_a_release_ends_exactly_the_lock_that_it_names(first: Client, second: Client) -> None:
     lock = first.main.locks.take(["b/", "a/"], owner="ops")
     assert not second.main.locks.release_range("c/", "ops")
     for what, owner in ((["b/", "a/"], "load"), ("b/", "ops"), ("", "ops")):
@@ -148,7 +148,7 @@ def test_r04_a_release_ends_exactly_the_lock_that_it_names(first: Driver, second
     assert not list(first.main.locks)
 
 
-def test_r04_names_and_ranges_are_compared_as_such(first: Driver) -> None:
+def test_r04_names_and_ranges_are_compared_as_such(first: Client) -> None:
     """What looks alike when it is joined is not the same."""
     owners = ("ops", "ops/b", "op", "ops\u200a")
     for name in owners[1:3]:
@@ -161,7 +161,7 @@ def test_r04_names_and_ranges_are_compared_as_such(first: Driver) -> None:
     assert held(first) == [("below 'b/1'", "ops/b")]
 
 
-def test_r05_several_takes_and_releases_are_one_request(first: Driver, second: Driver) -> None:
+def test_r05_several_takes_and_releases_are_one_request(first: Client, second: Client) -> None:
     from strandline.repository.locks.locks import LockRequest
 
     one = first.main.locks.take("a/", owner="ops")
@@ -191,7 +191,7 @@ def test_r05_several_takes_and_releases_are_one_request(first: Driver, second: D
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_r06_nothing_gets_into_a_held_range_and_nothing_of_it_is_left(name: str, first: Driver, second: Driver) -> None:
+def test_r06_nothing_gets_into_a_held_range_and_nothing_of_it_is_left(name: str, first: Client, second: Client) -> None:
     prepared(first)
     lock = first.main.locks.take("b/", owner="ops")
     before = shown(second), second.main.commit_id, [change.path for change in second.main.uncommitted()]
@@ -204,7 +204,7 @@ def test_r06_nothing_gets_into_a_held_range_and_nothing_of_it_is_left(name: str,
 
 @pytest.mark.parametrize("state", ["pending", "held"])
 @pytest.mark.parametrize("name", ["atomic put", "merge", "publish", "put"])
-def test_r06_a_change_that_is_under_way_when_a_lock_comes(name: str, state: str, first: Driver, second: Driver) -> None:
+def test_r06_a_change_that_is_under_way_when_a_lock_comes(name: str, state: str, first: Client, second: Client) -> None:
     """The lock comes at each call of the change: before its effect the change is refused whole, after it, folded."""
     for point in range(60):
         second.connect()
@@ -245,13 +245,13 @@ def test_r06_a_change_that_is_under_way_when_a_lock_comes(name: str, state: str,
     assert state
 
 
-def prepared_once(driver: Driver) -> None:
+def prepared_once(driver: Client) -> None:
     if not list(driver.repo.tags()):
         prepared(driver)
         driver.repo.create_tag("base", "main")
 
 
-def test_r06_a_writer_with_an_old_record_is_refused_without_a_trace(first: Driver, second: Driver) -> None:
+def test_r06_a_writer_with_an_old_record_is_refused_without_a_trace(first: Client, second: Client) -> None:
     """It has chosen its token before the lock; its write lands after the fold, and before the lock is held."""
     taken: list[Any] = []
     kv_set = second.store._store.set
@@ -274,7 +274,7 @@ def test_r06_a_writer_with_an_old_record_is_refused_without_a_trace(first: Drive
     assert not list(first.main.uncommitted())
 
 
-def test_r06_a_write_that_was_in_time_is_acknowledged(first: Driver, second: Driver) -> None:
+def test_r06_a_write_that_was_in_time_is_acknowledged(first: Client, second: Client) -> None:
     """The lock comes between the write and its check: it is folded, and its writer finds it there."""
     taken: list[Any] = []
     written: list[bool] = []
@@ -293,7 +293,7 @@ def test_r06_a_write_that_was_in_time_is_acknowledged(first: Driver, second: Dri
     refused(RangeLocked, lambda: second.main.put("b/1", b"too late"))
 
 
-def test_r07_a_range_with_uncommitted_changes_is_not_locked_unless_they_go(first: Driver, second: Driver) -> None:
+def test_r07_a_range_with_uncommitted_changes_is_not_locked_unless_they_go(first: Client, second: Client) -> None:
     first.main.put("b/1", b"dirty")
     first.main.put("a/1", b"beside it")
     with pytest.raises(UncommittedChanges) as caught:
@@ -314,7 +314,7 @@ def test_r07_a_range_with_uncommitted_changes_is_not_locked_unless_they_go(first
     assert shown(first)["b/1"] == b"dirty"
 
 
-def test_r09_readers_are_never_blocked(first: Driver, second: Driver) -> None:
+def test_r09_readers_are_never_blocked(first: Client, second: Client) -> None:
     before = shown(second)
     with first.main.lock("b/", owner="ops") as repair:
         repair.put("b/1", b"new")
@@ -325,7 +325,7 @@ def test_r09_readers_are_never_blocked(first: Driver, second: Driver) -> None:
     assert shown(second) == {"a/1": b"a/1", "b/1": b"new", "c/1": b"c/1"}
 
 
-def test_r09_except_in_quarantine(first: Driver, second: Driver) -> None:
+def test_r09_except_in_quarantine(first: Client, second: Client) -> None:
     with first.main.lock("b/", owner="ops", mode="quarantine") as repair:
         for act in (
             lambda: second.main.read("b/1"),
@@ -345,7 +345,7 @@ def test_r09_except_in_quarantine(first: Driver, second: Driver) -> None:
     assert second.main.read("b/1") == b"mended"
 
 
-def test_r10_everything_else_goes_on(first: Driver, second: Driver) -> None:
+def test_r10_everything_else_goes_on(first: Client, second: Client) -> None:
     first.main.locks.take("b/", owner="ops")
     second.main.put("a/2", b"x")
     second.main.delete("c/1")
@@ -367,7 +367,7 @@ def test_r10_everything_else_goes_on(first: Driver, second: Driver) -> None:
 
 
 @pytest.mark.parametrize("end", [None, chr(0x10FFFF)])
-def test_r11_ranges_at_the_ends_of_the_key_space(end: str | None, first: Driver, second: Driver) -> None:
+def test_r11_ranges_at_the_ends_of_the_key_space(end: str | None, first: Client, second: Client) -> None:
     last = chr(0x10FFFF) * 3
     first.main.put(last, b"x")
     first.main.put("\x01", b"x")
@@ -384,7 +384,7 @@ def test_r11_ranges_at_the_ends_of_the_key_space(end: str | None, first: Driver,
     second.main.put("b/1", b"between")
 
 
-def test_r12_who_holds_the_lock_is_told_by_its_id_alone(first: Driver, second: Driver) -> None:
+def test_r12_who_holds_the_lock_is_told_by_its_id_alone(first: Client, second: Client) -> None:
     lock = first.main.locks.take("b/", owner="ops")
     for locks in ([], ["ops"], ["b/"]):
         with pytest.raises((RangeLocked, LockLost)), second.main.transaction("t", locks=locks) as tx:
@@ -396,7 +396,7 @@ def test_r12_who_holds_the_lock_is_told_by_its_id_alone(first: Driver, second: D
 
 
 def test_r13_a_lock_tells_who_and_why_and_may_be_waited_for(
-    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = first.main.locks.take("b/", owner="ops")
     with pytest.raises(RangeLocked) as caught:
@@ -419,7 +419,7 @@ def test_r13_a_lock_tells_who_and_why_and_may_be_waited_for(
 
 
 def test_r13_a_job_waits_for_a_lock_and_then_fails_with_it(
-    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lock = first.main.locks.take("b/", owner="ops")
     slept: list[float] = []

@@ -1,4 +1,4 @@
-"""The laws of how range locks are kept, R-14 to R-19: each fails under the mutation of its number in `mutations`."""
+"""The laws of how range locks are kept, R-14 to R-19: each fails under the mutation of its number."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from strandline.errors import (
 )
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
+from tests.harness.clients import Client
 from tests.locks.acts import WRITES, held, prepared, refused, shown
-from tests.transactions.drivers import Driver
 
 pytestmark = pytest.mark.usefixtures("content")
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("content")
 # --- R-14 to R-19: how it is kept -------------------------------------------------------------------------------------
 
 
-def test_r14_a_cached_record_refuses_wrongly_only_until_it_has_read_again(first: Driver, second: Driver) -> None:
+def test_r14_a_cached_record_refuses_wrongly_only_until_it_has_read_again(first: Client, second: Client) -> None:
     lock = first.main.locks.take("b/", owner="ops", mode="quarantine")
     second.main._cell.read(None)
     first.main.locks.release(lock.id)
@@ -39,7 +39,7 @@ def test_r14_a_cached_record_refuses_wrongly_only_until_it_has_read_again(first:
     second.main.put("b/1", b"x")
 
 
-def test_r15_find_clips_and_release_all_ends_exactly_those_of_an_owner(first: Driver, second: Driver) -> None:
+def test_r15_find_clips_and_release_all_ends_exactly_those_of_an_owner(first: Client, second: Client) -> None:
     first.main.locks.take([("a", "b/2"), "d"], owner="ops")
     second.main.locks.take("b/2", owner="load")
     found = [(str(lock.ranges[0]), lock.owner) for lock in first.main.locks.find(("b", None))]
@@ -51,7 +51,7 @@ def test_r15_find_clips_and_release_all_ends_exactly_those_of_an_owner(first: Dr
     assert second.main.locks.release_all("ops") == 0
 
 
-def test_r16_a_lock_ends_in_the_swap_that_publishes_its_work(first: Driver, second: Driver) -> None:
+def test_r16_a_lock_ends_in_the_swap_that_publishes_its_work(first: Client, second: Client) -> None:
     with first.main.lock("b/", owner="ops", message="mended") as repair:
         repair.put("b/1", b"new")
         lock_id = repair.lock_id
@@ -74,7 +74,7 @@ def test_r16_a_lock_ends_in_the_swap_that_publishes_its_work(first: Driver, seco
     assert shown(first)["b/1"] == b"goes on"
 
 
-def test_r16_a_successor_takes_the_lock_over_from_a_dead_job(first: Driver, second: Driver) -> None:
+def test_r16_a_successor_takes_the_lock_over_from_a_dead_job(first: Client, second: Client) -> None:
     dead = first.main.lock("b/", owner="ops", writer="repair b").begin()
     dead.put("b/1", b"half")
     with second.main.lock(["b/", "c/"], owner="ops", writer="repair b") as repair:
@@ -84,7 +84,7 @@ def test_r16_a_successor_takes_the_lock_over_from_a_dead_job(first: Driver, seco
     assert not list(second.main.locks)
 
 
-def test_r16_a_lock_that_was_taken_off_while_it_was_pending_is_never_held(first: Driver, second: Driver) -> None:
+def test_r16_a_lock_that_was_taken_off_while_it_was_pending_is_never_held(first: Client, second: Client) -> None:
     """Somebody took its taker for dead: at each call of the take."""
     lost = 0
     for point in range(60):
@@ -114,7 +114,7 @@ def test_r16_a_lock_that_was_taken_off_while_it_was_pending_is_never_held(first:
 @pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.LATE, Outcome.NOT_DONE])
 @pytest.mark.parametrize("number", range(1, 6))
 def test_r16_lost_replies_leave_a_lock_that_is_known_or_none(
-    outcome: Outcome, number: int, first: Driver, second: Driver
+    outcome: Outcome, number: int, first: Client, second: Client
 ) -> None:
     first.lose("set_if", b"/refs", number, outcome)
     try:
@@ -132,7 +132,7 @@ def test_r16_lost_replies_leave_a_lock_that_is_known_or_none(
     second.main.put("b/1", b"goes on")
 
 
-def test_r17_while_the_whole_branch_is_locked_other_locks_rest(first: Driver, second: Driver) -> None:
+def test_r17_while_the_whole_branch_is_locked_other_locks_rest(first: Client, second: Client) -> None:
     prepared(first)
     inner = first.main.locks.take("b/", owner="ops")
     whole = second.main.locks.take_branch(owner="load")
@@ -156,7 +156,7 @@ def test_r17_while_the_whole_branch_is_locked_other_locks_rest(first: Driver, se
     assert shown(second)["z"] == b"under all"
 
 
-def test_r17_a_lock_on_the_repository_covers_branches_to_come(first: Driver, second: Driver) -> None:
+def test_r17_a_lock_on_the_repository_covers_branches_to_come(first: Client, second: Client) -> None:
     work = first.main.create_branch("work")
     with first.repo.lock_repository(owner="ops") as lock:
         made = second.main.create_branch("made")
@@ -179,7 +179,7 @@ def test_r17_a_lock_on_the_repository_covers_branches_to_come(first: Driver, sec
     assert not list(first.main.locks)
 
 
-def test_r17_a_branch_that_is_made_while_the_repository_is_locked(first: Driver, second: Driver) -> None:
+def test_r17_a_branch_that_is_made_while_the_repository_is_locked(first: Client, second: Client) -> None:
     """The lock comes at each call of the creation: nobody ever writes to the new branch while it is held."""
     for point in range(40):
         left = point
@@ -207,7 +207,7 @@ def test_r17_a_branch_that_is_made_while_the_repository_is_locked(first: Driver,
 
 
 def test_r18_locks_are_bounded_in_number_and_in_rate(
-    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = [f"r{i:03d}/" for i in range(0, 2 * lock_rules.MAX_RANGES, 2)]
     lock = first.main.locks.take(many, owner="ops")
@@ -227,7 +227,7 @@ def test_r18_locks_are_bounded_in_number_and_in_rate(
     refused(TooManyLocks, lambda: first.main.locks.take("c/", owner="ops", timeout_s=1), "wait")
 
 
-def test_r19_an_id_of_an_earlier_lock_is_good_for_nothing(first: Driver, second: Driver) -> None:
+def test_r19_an_id_of_an_earlier_lock_is_good_for_nothing(first: Client, second: Client) -> None:
     old = first.main.locks.take("b/", owner="ops")
     first.main.locks.release(old.id)
     new = second.main.locks.take("b/", owner="ops")
@@ -252,7 +252,7 @@ def test_r19_an_id_of_an_earlier_lock_is_good_for_nothing(first: Driver, second:
 
 
 def test_a_pending_lock_of_a_dead_process_holds_nobody_up_for_ever(
-    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It died between the two swaps; who waits takes it off, and it can never become held afterwards."""
     first.lose("set_if", b"/refs", 2, Outcome.NOT_DONE)

@@ -29,7 +29,7 @@ from strandline.lake import Lake, open_lake
 from strandline.repository.branch import Branch
 from strandline.settings import Settings
 from strandline.testing.clock import ManualClock
-from tests.transactions.drivers import Driver
+from tests.harness.clients import Client, Shared
 
 KEYS = [str(number) for number in range(10)]
 key = st.sampled_from([*KEYS, chr(0x10FFFF)])
@@ -74,7 +74,7 @@ def allowed(act: Callable[[], object]) -> bool:
 @given(STEPS)
 def test_whatever_touches_a_foreign_lock_is_dropped_whole(steps: list[tuple[str, tuple[str, str | None], str]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        driver = Driver(MemoryStore(), Path(folder), ManualClock(), create=True)
+        driver = Client(Shared(MemoryStore(), ManualClock(), Path(folder)), create=True)
         for owner in ("a", "b"):
             driver.repo.lock_owners.register(owner, owner)
         main, model = driver.main, Model()

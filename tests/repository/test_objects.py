@@ -25,8 +25,8 @@ from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.refs.results import CommonPrefix
 from strandline.repository.repository import Repository
-from tests.branch.clients import entry
 from tests.conftest import names
+from tests.harness.clients import entry
 
 
 def test_content_comes_in_many_forms(main: Branch, tmp_path: Path) -> None:

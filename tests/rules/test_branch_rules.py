@@ -26,12 +26,11 @@ from strandline.errors import (
 )
 from strandline.ids import CommitId, StagingToken, new_id
 from strandline.testing.faults import Outcome
-from tests.branch.clients import Client, link
-from tests.transactions.drivers import Driver
-from tests.transactions.drivers import at_each_call as each_call
+from tests.harness.clients import Client, link
+from tests.harness.clients import at_each_call as each_call
 
 
-def at_each_call(driver: Driver, act: Callable[[], object], other: Callable[[], object]) -> Iterator[int]:
+def at_each_call(driver: Client, act: Callable[[], object], other: Callable[[], object]) -> Iterator[int]:
     """As `each_call`; at some of the points `act` is refused."""
 
     def perhaps() -> None:
@@ -44,7 +43,7 @@ def at_each_call(driver: Driver, act: Callable[[], object], other: Callable[[], 
 # --- locks ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_commit_is_refused_once_the_whole_branch_is_held(drivers: tuple[Driver, Driver]) -> None:
+def test_a_commit_is_refused_once_the_whole_branch_is_held(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     heads: list[CommitId] = []
     points = 0
@@ -64,7 +63,7 @@ def test_a_commit_is_refused_once_the_whole_branch_is_held(drivers: tuple[Driver
     assert points > 3
 
 
-def test_an_empty_publication_demands_its_locks(drivers: tuple[Driver, Driver]) -> None:
+def test_an_empty_publication_demands_its_locks(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     with pytest.raises(LockLost), first.main.lock("b/", owner="ops"):
         second.main.locks.end([lock.id for lock in second.main.locks])
@@ -90,7 +89,7 @@ def test_a_dirty_range_is_not_judged_on_a_token_that_was_being_emptied(one: Clie
     assert [lock.id for lock in two.main.locks] == [taken.id]
 
 
-def test_a_late_write_that_may_have_shown_is_not_refused_for_sure(drivers: tuple[Driver, Driver]) -> None:
+def test_a_late_write_that_may_have_shown_is_not_refused_for_sure(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     first.main.put("a/2", b"warm")
     written = False
@@ -113,7 +112,7 @@ def test_a_late_write_that_may_have_shown_is_not_refused_for_sure(drivers: tuple
         first.main.put("b/1", b"mine")
 
 
-def test_a_late_write_beneath_the_lock_that_sealed_it_is_refused(drivers: tuple[Driver, Driver]) -> None:
+def test_a_late_write_beneath_the_lock_that_sealed_it_is_refused(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     first.main.put("a/2", b"warm")
     second.main.commit("warm")
@@ -162,7 +161,7 @@ def test_a_private_token_without_an_item_is_not_attached(one: Client) -> None:
     assert is_condemned(one.main._core.stores, b"queue/ffffffffffffffffffff")
 
 
-def test_the_token_of_a_publication_is_written_before_its_record_says_so(drivers: tuple[Driver, Driver]) -> None:
+def test_the_token_of_a_publication_is_written_before_its_record_says_so(drivers: tuple[Client, Client]) -> None:
     first, _ = drivers
     stores, branch = first.main._core.stores, first.main.branch_id
     writer = WriterRecord(committed=5, commit=first.main.commit_id, token="night-1", digest="d")
@@ -186,7 +185,7 @@ def test_the_token_of_a_publication_is_written_before_its_record_says_so(drivers
     assert stores.kv.get(stores.records, key) is not None
 
 
-def test_a_forgotten_transaction_takes_no_other_ones_token_along(drivers: tuple[Driver, Driver]) -> None:
+def test_a_forgotten_transaction_takes_no_other_ones_token_along(drivers: tuple[Client, Client]) -> None:
     first, _ = drivers
     stores, branch = first.main._core.stores, first.main.branch_id
     key = transactions._token_key(branch, "nightly", "night-1")
@@ -198,7 +197,7 @@ def test_a_forgotten_transaction_takes_no_other_ones_token_along(drivers: tuple[
 
 
 def test_a_writer_that_was_pushed_off_comes_back_without_its_transaction(
-    drivers: tuple[Driver, Driver], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    drivers: tuple[Client, Client], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error of its commit said that nothing of it would ever be published."""
     main = drivers[0].main
@@ -230,7 +229,7 @@ def test_a_reset_under_way_meets_a_lock(one: Client, two: Client) -> None:
     assert two.main.read("b/1") == b"1"
 
 
-def test_what_is_remembered_of_a_writer_is_its_published_transaction(drivers: tuple[Driver, Driver]) -> None:
+def test_what_is_remembered_of_a_writer_is_its_published_transaction(drivers: tuple[Client, Client]) -> None:
     main = drivers[0].main
     stores, branch = main._core.stores, main.branch_id
     for committed, position in ((3, "old"), (5, "new"), (3, "old")):

@@ -18,12 +18,11 @@ from strandline.repository.names.settings import change_settings
 from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.branch.clients import Client, link
+from tests.harness.clients import Client, link
 from tests.rules.test_branch_rules import at_each_call
-from tests.transactions.drivers import Driver
 
 
-def test_a_branch_made_while_a_repository_is_being_freed_is_free(drivers: tuple[Driver, Driver]) -> None:
+def test_a_branch_made_while_a_repository_is_being_freed_is_free(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     second.repo.lock_repository(owner="ops").take()
     names = (f"new{number}" for number in range(100))
@@ -40,7 +39,7 @@ def test_a_branch_made_while_a_repository_is_being_freed_is_free(drivers: tuple[
     assert len(made) > 3
 
 
-def test_no_lock_is_left_on_a_branch_that_is_made_while_the_lock_is_released(drivers: tuple[Driver, Driver]) -> None:
+def test_no_lock_is_left_on_a_branch_that_is_made_while_the_lock_is_released(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     names = (f"new{number}" for number in range(100))
     made: list[str] = []
@@ -87,7 +86,7 @@ def test_a_writer_with_an_older_record_meets_new_rules(one: Client, two: Client)
         link(one.main, "b", 1)
 
 
-def test_the_commit_that_a_lock_began_with_is_kept(drivers: tuple[Driver, Driver], clock: ManualClock) -> None:
+def test_the_commit_that_a_lock_began_with_is_kept(drivers: tuple[Client, Client], clock: ManualClock) -> None:
     first, second = drivers
     first.main.locks.take("b/", owner="ops")
     (lock,) = locks_of(first.main._at.read().branch)
@@ -119,7 +118,7 @@ def test_a_copy_pins_what_it_copies_from(one: Client, two: Client, monkeypatch: 
     assert other.find("b") is not None
 
 
-def test_a_run_that_died_as_it_began_is_no_copy(drivers: tuple[Driver, Driver]) -> None:
+def test_a_run_that_died_as_it_began_is_no_copy(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
 
     def plan(call: str, _partition: bytes, key: bytes) -> Outcome:
@@ -136,7 +135,7 @@ def test_a_run_that_died_as_it_began_is_no_copy(drivers: tuple[Driver, Driver]) 
 # --- rules that two change at once ------------------------------------------------------------------------------------
 
 
-def test_rules_that_come_while_a_branch_is_made_are_its_rules(drivers: tuple[Driver, Driver]) -> None:
+def test_rules_that_come_while_a_branch_is_made_are_its_rules(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     names = (f"new{number}" for number in range(100))
     made: list[str] = []
@@ -154,7 +153,7 @@ def test_rules_that_come_while_a_branch_is_made_are_its_rules(drivers: tuple[Dri
 
 @pytest.mark.parametrize("is_read_only", [True, False])
 def test_of_two_changes_of_rules_the_later_one_stays_on_the_branches(
-    drivers: tuple[Driver, Driver], is_read_only: bool
+    drivers: tuple[Client, Client], is_read_only: bool
 ) -> None:
     first, second = drivers
     second.repo.set_read_only(not is_read_only)
@@ -172,7 +171,7 @@ def test_of_two_changes_of_rules_the_later_one_stays_on_the_branches(
     assert points > 3
 
 
-def test_a_maker_that_dies_leaves_no_branch_under_a_lock_that_ended(drivers: tuple[Driver, Driver]) -> None:
+def test_a_maker_that_dies_leaves_no_branch_under_a_lock_that_ended(drivers: tuple[Client, Client]) -> None:
     """It read the lock, the lock was released, and then it swapped."""
     first, second = drivers
     second.repo.lock_repository(owner="ops").take()
@@ -199,7 +198,7 @@ def test_a_maker_that_dies_leaves_no_branch_under_a_lock_that_ended(drivers: tup
 
 
 def test_a_new_branch_that_a_lock_takes_over_has_the_rules(
-    drivers: tuple[Driver, Driver], monkeypatch: pytest.MonkeyPatch
+    drivers: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rules came after the maker had read them and before its branch was there; then came the lock."""
     first, second = drivers

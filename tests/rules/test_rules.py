@@ -1,6 +1,6 @@
 """Rules of the protocols that nothing noticed when they were taken out: a schedule for each, as short as it can be.
 
-Beside this file lies a mutation for each of them; `test_mutations.py` wants the test to fail under it.
+Each of them has a mutation in `tests/mutations/rules`, under which its test must fail.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ from strandline.shards.log.blob_consensus import BlobConsensus
 from strandline.shards.log.kv_consensus import KvConsensus
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import FaultyStore, Outcome
-from tests.branch.clients import Client, content, link
-from tests.transactions.drivers import Driver
+from tests.harness.clients import Client, Shared, content, link
 
 
 @pytest.fixture
-def drivers(tmp_path: Path, clock: ManualClock) -> tuple[Driver, Driver]:
+def drivers(tmp_path: Path, clock: ManualClock) -> tuple[Client, Client]:
     kv = MemoryStore()
-    return Driver(kv, tmp_path / "blobs", clock, create=True), Driver(kv, tmp_path / "blobs", clock)
+    return Client(Shared(kv, clock, tmp_path / "blobs"), create=True), Client(Shared(kv, clock, tmp_path / "blobs"))
 
 
 def in_thread(work: Callable[[], object]) -> threading.Thread:
@@ -131,7 +130,7 @@ def test_history_is_deleted_only_when_the_head_says_so() -> None:
 # --- transactions
 
 
-def test_a_grant_is_looked_for_on_the_branch_first(drivers: tuple[Driver, Driver]) -> None:
+def test_a_grant_is_looked_for_on_the_branch_first(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     tx = first.main.transaction("job", "published").begin()
     tx.put("a", b"1")
@@ -152,7 +151,7 @@ def test_a_grant_is_looked_for_on_the_branch_first(drivers: tuple[Driver, Driver
     assert found in (None, *published)
 
 
-def test_what_is_remembered_of_a_writer_is_never_older(drivers: tuple[Driver, Driver]) -> None:
+def test_what_is_remembered_of_a_writer_is_never_older(drivers: tuple[Client, Client]) -> None:
     stores, branch_id = drivers[0].repo._core.stores, drivers[0].main.branch_id
     newer, older = (
         WriterRecord(started=9, committed=9, position="new"),
@@ -163,7 +162,7 @@ def test_what_is_remembered_of_a_writer_is_never_older(drivers: tuple[Driver, Dr
     assert transactions.remembered(stores, branch_id, "job") == newer
 
 
-def test_a_begin_writes_down_what_it_takes_off_before_its_swap(drivers: tuple[Driver, Driver]) -> None:
+def test_a_begin_writes_down_what_it_takes_off_before_its_swap(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     tx = first.main.transaction("job", "published").begin()
     tx.put("a", b"1")
@@ -179,7 +178,7 @@ def test_a_begin_writes_down_what_it_takes_off_before_its_swap(drivers: tuple[Dr
     assert settled < swapped
 
 
-def test_a_resumed_transaction_keeps_its_guards(drivers: tuple[Driver, Driver], tmp_path: Path) -> None:
+def test_a_resumed_transaction_keeps_its_guards(drivers: tuple[Client, Client], tmp_path: Path) -> None:
     first, second = drivers
     first.main.put("t/a", b"1")
     first.main.commit("a")
@@ -194,7 +193,7 @@ def test_a_resumed_transaction_keeps_its_guards(drivers: tuple[Driver, Driver], 
 
 
 @pytest.mark.parametrize("judge", ["committed", "staged"])
-def test_exact_paths_are_judged(drivers: tuple[Driver, Driver], judge: str) -> None:
+def test_exact_paths_are_judged(drivers: tuple[Client, Client], judge: str) -> None:
     main = drivers[0].main
     main.put("exact", b"1")
     part = uncommitted(main._at)
@@ -213,14 +212,14 @@ def test_an_open_writer_is_forgotten_last(one: Client, monkeypatch: pytest.Monke
 # --- the collector
 
 
-def garbage(driver: Driver) -> str:
+def garbage(driver: Client) -> str:
     """The key of bytes that nothing refers to."""
     info = driver.main.put("gone", b"1")
     driver.main.discard()
     return info.physical_address
 
 
-def stopped_before_deleting(driver: Driver) -> tuple[Collector, threading.Event, threading.Event, threading.Thread]:
+def stopped_before_deleting(driver: Client) -> tuple[Collector, threading.Event, threading.Event, threading.Thread]:
     """A run that has decided what goes, and has not deleted it yet: go on with the second event."""
     reached, go = threading.Event(), threading.Event()
 
@@ -246,7 +245,7 @@ def outcome(run: Callable[[], object]) -> object:
         return error
 
 
-def test_a_link_is_announced_before_the_linker_looks_what_is_condemned(drivers: tuple[Driver, Driver]) -> None:
+def test_a_link_is_announced_before_the_linker_looks_what_is_condemned(drivers: tuple[Client, Client]) -> None:
     first, second = drivers
     key = garbage(first)
     _, reached, go, thread = stopped_before_deleting(first)
@@ -266,7 +265,7 @@ def test_a_link_is_announced_before_the_linker_looks_what_is_condemned(drivers: 
         thread.join(10)
 
 
-def test_what_a_run_deletes_is_decided_once(drivers: tuple[Driver, Driver], clock: ManualClock) -> None:
+def test_what_a_run_deletes_is_decided_once(drivers: tuple[Client, Client], clock: ManualClock) -> None:
     """Another collector, whose clock is ahead, takes a live run over; a link that came in between loses nothing."""
     first, second = drivers
     key = garbage(first)
@@ -285,7 +284,7 @@ def test_what_a_run_deletes_is_decided_once(drivers: tuple[Driver, Driver], cloc
     assert second.repo.fsck(content=True).is_sound
 
 
-def test_a_late_write_brings_no_ended_run_back(drivers: tuple[Driver, Driver]) -> None:
+def test_a_late_write_brings_no_ended_run_back(drivers: tuple[Client, Client]) -> None:
     stores = drivers[0].repo._core.stores
     import pyarrow as pa
 
@@ -296,7 +295,7 @@ def test_a_late_write_brings_no_ended_run_back(drivers: tuple[Driver, Driver]) -
     assert promises.condemned(stores) == []
 
 
-def test_links_stay_for_two_graces(drivers: tuple[Driver, Driver]) -> None:
+def test_links_stay_for_two_graces(drivers: tuple[Client, Client]) -> None:
     stores = drivers[0].repo._core.stores
     now = Collector(drivers[0].repo._core, drivers[0].repo.gc.retention)._now
     record = promises.Link(("data/x",), now - round(10.5 * DAY_US))
@@ -308,7 +307,7 @@ def test_links_stay_for_two_graces(drivers: tuple[Driver, Driver]) -> None:
     assert stores.kv.get(stores.records, b"link/x") is None
 
 
-def test_expired_files_stay_for_a_grace(drivers: tuple[Driver, Driver]) -> None:
+def test_expired_files_stay_for_a_grace(drivers: tuple[Client, Client]) -> None:
     driver = drivers[0]
     stores = driver.repo._core.stores
     driver.main.put("a", b"1")
@@ -322,7 +321,7 @@ def test_expired_files_stay_for_a_grace(drivers: tuple[Driver, Driver]) -> None:
 
 
 def test_the_token_of_a_job_is_kept_by_the_object_stores_clock(
-    drivers: tuple[Driver, Driver], clock: ManualClock
+    drivers: tuple[Client, Client], clock: ManualClock
 ) -> None:
     first, second = drivers
     with first.main.transaction("job", "once", token="today") as tx:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import strandline
 from strandline.spark.shards import append
-from tests.killing import sent_at
+from tests.harness.killing import sent_at
 from tests.transactions.killed_driver import ROWS
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 from strandline.spark.shards.options import need_writer
 from strandline.spark.shards.sink import ShardStreamWriter, Written
 from strandline.spark.shards.source import ShardSource, ShardStreamReader
-from tests.killing import watch
+from tests.harness.killing import watch
 
 ROLES = ("source", "read", "write", "commit")
 """What the processes of a query do: plan its source, read and write as its tasks, commit its epochs."""

@@ -16,8 +16,8 @@ import pytest
 
 import strandline
 from strandline.lake import Lake
-from tests import sessions
-from tests.killing import RANDOM_MOMENTS, some_of
+from tests.harness import sessions
+from tests.harness.killing import RANDOM_MOMENTS, some_of
 from tests.shards import killed_sink
 from tests.transactions.killed_driver import ROWS
 from tests.transactions.test_kills import SAMPLES, Place, succeed

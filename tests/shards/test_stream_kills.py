@@ -21,8 +21,8 @@ import pytest
 
 import strandline
 from strandline.shards.shard import Shard
-from tests import sessions
-from tests.killing import ALL, RANDOM_MOMENTS, some_of
+from tests.harness import sessions
+from tests.harness.killing import ALL, RANDOM_MOMENTS, some_of
 from tests.shards.struck_source import ROLES, Strike, StruckSource
 
 if TYPE_CHECKING:

@@ -1,25 +1,20 @@
-"""Thousands of schedules of the real protocol; and each mutation of it, which the same seeds must catch."""
+"""Thousands of schedules of the real protocol."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from strandline.testing.simulation import simulate
 from strandline.testing.simulation.batches import run_batches
 from strandline.testing.simulation.non_promises import EXAMPLES
+from tests.mutations.mutants import SEEDS
 
-ROOT = Path(__file__).parents[2]
-MUTATIONS = sorted((ROOT / "tests" / "mutations").glob("*.patch"))
-SEEDS = 2_000
-"""Within so many seeds each mutation is caught, and the real protocol breaks no promise."""
 RARE = ("linearizability over several paths", "an unacknowledged write stays where it was seen")
 """Examples that take more seeds than these."""
 
@@ -101,23 +96,6 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, s
         "garbage": ("operation: collect garbage", "operation: copy across", "refusal: CommitExpired", "fault: dies"),
     }[family]
     assert [name for name in wanted if not reached[name]] == []
-
-
-@pytest.mark.mutation
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("patch", MUTATIONS, ids=[patch.stem for patch in MUTATIONS])
-def test_a_mutation_is_caught(patch: Path, tmp_path: Path) -> None:
-    """A rule is taken out of a copy of the source, as the patch says, and the simulator must notice."""
-    shutil.copytree(ROOT / "src", tmp_path / "src")
-    applied = subprocess.run(["git", "apply", str(patch)], cwd=tmp_path, capture_output=True, text=True)
-    assert applied.returncode == 0, f"{patch.name} no longer fits the source: {applied.stderr}"
-    told = dict(re.findall(r"^(family|first): (\S+)$", patch.read_text(), re.M))
-    first = int(told.get("first", 0))  # it is known that no seed before this one notices
-    command = [sys.executable, "-m", "strandline.testing.simulation", "--until-broken"]
-    command += ["--first", str(first), "--seeds", str(SEEDS - first), "--family", told.get("family", "protocol")]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "src"), "GIT_CEILING_DIRECTORIES": str(tmp_path)}
-    run = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    assert "caught after" in run.stdout, f"{SEEDS} seeds did not notice: {run.stdout[-400:]} {run.stderr[-400:]}"
 
 
 def test_a_seed_replays_exactly() -> None:

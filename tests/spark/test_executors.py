@@ -20,7 +20,7 @@ SCRIPT = """
 import os, pickle, sys
 from pathlib import Path
 import strandline
-from tests import sessions
+from tests.harness import sessions
 
 folder, endpoint, postgres = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 blob = f"s3://lake/executors?endpoint={endpoint}&region=us-east-1"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import strandline
 from strandline.errors import Fenced, TransactionClosed
-from tests.killing import sent_at
+from tests.harness.killing import sent_at
 
 ROWS = 60
 

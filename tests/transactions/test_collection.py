@@ -14,22 +14,22 @@ from strandline.repository.core import promises
 from strandline.repository.transactions.transaction import Transaction
 from strandline.repository.upkeep.garbage import DELETE_KEYS, GarbagePlan
 from strandline.testing.clock import ManualClock
-from tests.transactions.drivers import Driver
+from tests.harness.clients import Client
 
 
-def blobs(driver: Driver, prefix: str = "") -> set[str]:
+def blobs(driver: Client, prefix: str = "") -> set[str]:
     return {blob.key for blob in driver.repo._core.resolver.namespace.list(prefix)}
 
 
-def collect(driver: Driver, grace_days: float = 0.0) -> GarbagePlan:
+def collect(driver: Client, grace_days: float = 0.0) -> GarbagePlan:
     return driver.repo.gc.run(grace_days=grace_days)
 
 
-def put(driver: Driver, path: str, content: bytes = b"x") -> str:
+def put(driver: Client, path: str, content: bytes = b"x") -> str:
     return driver.main.put(path, content).physical_address
 
 
-def age(driver: Driver, tmp_path: Path, days: float) -> None:
+def age(driver: Client, tmp_path: Path, days: float) -> None:
     """Make all files older."""
     for folder, _, names in os.walk(tmp_path / "data"):
         for name in names:
@@ -38,7 +38,7 @@ def age(driver: Driver, tmp_path: Path, days: float) -> None:
             os.utime(place, (moment, moment))
 
 
-def test_n11_the_deadlist_of_a_committed_one_is_deleted_but_never_what_is_referred_to(first: Driver) -> None:
+def test_n11_the_deadlist_of_a_committed_one_is_deleted_but_never_what_is_referred_to(first: Client) -> None:
     with first.main.transaction("nightly") as tx:
         tx.put("a", b"1")
         dead = tx.put("b", b"2").physical_address
@@ -61,7 +61,7 @@ def test_n11_the_deadlist_of_a_committed_one_is_deleted_but_never_what_is_referr
     assert collect(first, grace_days=7).files == 0
 
 
-def test_n11_nothing_is_deleted_before_the_commit(first: Driver) -> None:
+def test_n11_nothing_is_deleted_before_the_commit(first: Client) -> None:
     tx = first.main.transaction("nightly").begin()
     tx.put("a", b"1")
     tx.put("a", b"2")
@@ -76,7 +76,7 @@ def test_n11_nothing_is_deleted_before_the_commit(first: Driver) -> None:
     assert collect(first, grace_days=7).dead == 1
 
 
-def test_n12_a_rejected_one_goes_whole_and_is_swept_twice(first: Driver, second: Driver, tmp_path: Path) -> None:
+def test_n12_a_rejected_one_goes_whole_and_is_swept_twice(first: Client, second: Client, tmp_path: Path) -> None:
     other = second.main.transaction("other").begin()
     other.put("o", b"1")
     tx = first.main.transaction("nightly").begin()
@@ -110,7 +110,7 @@ def test_n12_a_rejected_one_goes_whole_and_is_swept_twice(first: Driver, second:
     assert first.main.read("o") == b"1"
 
 
-def test_n13_what_is_open_or_not_acknowledged_stays_however_old(first: Driver, second: Driver, tmp_path: Path) -> None:
+def test_n13_what_is_open_or_not_acknowledged_stays_however_old(first: Client, second: Client, tmp_path: Path) -> None:
     doomed = first.main.transaction("nightly").begin()
     doomed.put("a", b"1")
     tx = second.main.transaction("nightly").begin()
@@ -126,7 +126,7 @@ def test_n13_what_is_open_or_not_acknowledged_stays_however_old(first: Driver, s
     assert collect(second).rejected == 1
 
 
-def test_n20_unknown_and_young_files_stay_and_so_does_what_is_kept(first: Driver, tmp_path: Path) -> None:
+def test_n20_unknown_and_young_files_stay_and_so_does_what_is_kept(first: Client, tmp_path: Path) -> None:
     put(first, "a", b"1")
     first.main.commit("a")
     namespace = first.repo._core.resolver.namespace
@@ -149,7 +149,7 @@ def test_n20_unknown_and_young_files_stay_and_so_does_what_is_kept(first: Driver
 # --- retention --------------------------------------------------------------------------------------------------------
 
 
-def history(driver: Driver, clock: ManualClock, count: int = 4) -> list[str]:
+def history(driver: Client, clock: ManualClock, count: int = 4) -> list[str]:
     """Commits a day apart; each replaces the one object."""
     made: list[str] = []
     for number in range(count):
@@ -160,7 +160,7 @@ def history(driver: Driver, clock: ManualClock, count: int = 4) -> list[str]:
 
 
 def test_old_commits_expire_then_their_files_go_and_the_rest_stays(
-    first: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    first: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.repository.upkeep.garbage.Collector._store_time", lambda self: clock.now_us())
     made = history(first, clock)
@@ -182,7 +182,7 @@ def test_old_commits_expire_then_their_files_go_and_the_rest_stays(
     for id, content in ((made[0], b"0"), (made[2], b"2"), (made[3], b"3")):
         assert first.repo.ref(id).read("a") == content
     with pytest.raises((ObjectMissing, CommitExpired)):
-        Driver.fresh(first).ref(made[1]).read("a")
+        Client.fresh(first).ref(made[1]).read("a")
     assert first.repo.fsck().is_sound
     assert first.repo.fsck().expired >= 1
     assert [commit.message for commit in first.main.log()][:4] == ["day 3", "day 2", "day 1", "day 0"]
@@ -201,7 +201,7 @@ def _old_files(clock: ManualClock) -> Callable[..., None]:
     return init
 
 
-def test_a_pin_keeps_a_commit_and_ends(first: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pin_keeps_a_commit_and_ends(first: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.repository.upkeep.garbage.Collector._store_time", lambda self: clock.now_us())
     made = history(first, clock)
     first.repo.gc.set_retention(1)
@@ -228,7 +228,7 @@ def test_a_pin_keeps_a_commit_and_ends(first: Driver, clock: ManualClock, monkey
 
 
 @pytest.mark.parametrize("days", [0, -1, 0.5, float("nan"), float("inf"), 1e300])
-def test_a_retention_of_less_than_a_day_is_refused(days: float, first: Driver) -> None:
+def test_a_retention_of_less_than_a_day_is_refused(days: float, first: Client) -> None:
     with pytest.raises(UsageError, match=r"cannot be kept for|expects a number"):
         first.repo.gc.set_retention(days)
     with pytest.raises(UsageError):
@@ -240,7 +240,7 @@ def test_a_retention_of_less_than_a_day_is_refused(days: float, first: Driver) -
 
 
 def test_what_is_condemned_cannot_be_linked_and_what_is_linked_is_spared(
-    first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     address = put(first, "a")
     first.main.commit("a")
@@ -271,7 +271,7 @@ def test_what_is_condemned_cannot_be_linked_and_what_is_linked_is_spared(
 
 
 def test_a_run_that_died_is_finished_by_the_next(
-    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    first: Client, second: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     namespace = first.repo._core.resolver.namespace
     count = 2 * DELETE_KEYS + 10
@@ -301,7 +301,7 @@ def test_a_run_that_died_is_finished_by_the_next(
     assert blobs(first, "_strandline/gc/") == set()
 
 
-def test_collection_beside_an_open_transaction_and_staged_writes(first: Driver, second: Driver) -> None:
+def test_collection_beside_an_open_transaction_and_staged_writes(first: Client, second: Client) -> None:
     put(first, "staged")
     tx = second.main.transaction("nightly").begin()
     tx.put("tx", b"1")
@@ -312,7 +312,7 @@ def test_collection_beside_an_open_transaction_and_staged_writes(first: Driver, 
     assert first.main.read("tx") == b"1"
 
 
-def test_a_collected_transaction_is_still_recognised(first: Driver) -> None:
+def test_a_collected_transaction_is_still_recognised(first: Client) -> None:
     def run() -> Transaction:
         with first.main.transaction("nightly", token="today") as tx:
             tx.put("a", b"1")
@@ -327,11 +327,11 @@ def test_a_collected_transaction_is_still_recognised(first: Driver) -> None:
     assert again.result.commit == one.result.commit
 
 
-def test_a_missing_tree_stops_the_collector(first: Driver) -> None:
+def test_a_missing_tree_stops_the_collector(first: Client) -> None:
     put(first, "a")
     first.main.commit("a")
     first.repo._core.resolver.namespace.delete_many(blobs(first, "_strandline/metaranges"))
-    fresh = Driver.fresh(first)
+    fresh = Client.fresh(first)
     before = blobs(first)
     with pytest.raises(Exception, match="cannot be told what else is needed"):
         fresh.gc.run(grace_days=0)
@@ -339,7 +339,7 @@ def test_a_missing_tree_stops_the_collector(first: Driver) -> None:
 
 
 def test_a_rule_that_is_loosened_brings_no_files_back(
-    first: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    first: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was collected stays so, whatever branches and rules there are later; and that is no damage."""
     monkeypatch.setattr("strandline.repository.upkeep.garbage.Collector._store_time", lambda self: clock.now_us())
@@ -359,6 +359,6 @@ def test_a_rule_that_is_loosened_brings_no_files_back(
 
 
 @pytest.mark.parametrize("grace", [-1.0, float("inf"), float("nan"), 1e300])
-def test_a_grace_is_a_number_of_days(grace: float, first: Driver) -> None:
+def test_a_grace_is_a_number_of_days(grace: float, first: Client) -> None:
     with pytest.raises(UsageError, match="grace"):
         first.repo.gc.plan(grace_days=grace)

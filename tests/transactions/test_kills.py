@@ -19,8 +19,8 @@ import pytest
 
 import strandline
 from strandline.lake import Lake
-from tests import sessions
-from tests.killing import ALL, RANDOM_MOMENTS, some_of
+from tests.harness import sessions
+from tests.harness.killing import ALL, RANDOM_MOMENTS, some_of
 from tests.transactions.killed_driver import ROWS, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.server, pytest.mark.kill]

@@ -1,4 +1,4 @@
-"""The laws of fenced transactions, N-1 to N-20: each fails under the mutation of its number in `mutations`."""
+"""The laws of fenced transactions, N-1 to N-20: each fails under the mutation of its number."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from strandline.errors import (
 from strandline.kv.memory import MemoryStore
 from strandline.repository.transactions.transaction import Transaction
 from strandline.testing.clock import ManualClock
-from tests.transactions.drivers import Driver, begun, blobs, shown, states
+from tests.harness.clients import Client, Shared, begun, blobs, shown, states
 
 
 def test_n01_ids_grow_and_a_begin_dooms_all_before_it(
-    first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = begun(first)
     assert (one.id, states(second)) == (1, {1: "open"})
@@ -53,7 +53,7 @@ def test_n01_ids_grow_and_a_begin_dooms_all_before_it(
         four.commit()
 
 
-def test_n02_a_name_that_is_assigned_is_for_its_node_only(first: Driver, second: Driver) -> None:
+def test_n02_a_name_that_is_assigned_is_for_its_node_only(first: Client, second: Client) -> None:
     running = begun(first, node="a")
     running.put("a", b"1")
     first.main.writers.assign("nightly", "b")
@@ -69,7 +69,7 @@ def test_n02_a_name_that_is_assigned_is_for_its_node_only(first: Driver, second:
     assert begun(first, "nightly", node="c").id == 3
 
 
-def test_n03_nothing_is_written_outside_an_open_transaction_or_its_own_prefix(first: Driver) -> None:
+def test_n03_nothing_is_written_outside_an_open_transaction_or_its_own_prefix(first: Client) -> None:
     tx = first.main.transaction("nightly")
     with pytest.raises(TransactionClosed, match="not begun"):
         tx.put("a", b"1")
@@ -86,7 +86,7 @@ def test_n03_nothing_is_written_outside_an_open_transaction_or_its_own_prefix(fi
     assert blobs(first) == keys
 
 
-def test_n04_nothing_is_written_after_the_commit(first: Driver) -> None:
+def test_n04_nothing_is_written_after_the_commit(first: Client) -> None:
     tx = begun(first)
     tx.put("a", b"1")
     tx.commit()
@@ -96,7 +96,7 @@ def test_n04_nothing_is_written_after_the_commit(first: Driver) -> None:
     assert shown(first) == ["a"]
 
 
-def test_n05_the_manifest_and_the_deadlist_are_there_before_the_swap(first: Driver) -> None:
+def test_n05_the_manifest_and_the_deadlist_are_there_before_the_swap(first: Client) -> None:
     tx = begun(first)
     tx.put("a", b"1")
     tx.put("a", b"2")  # the first one is a leftover
@@ -113,7 +113,7 @@ def test_n05_the_manifest_and_the_deadlist_are_there_before_the_swap(first: Driv
 
 
 def test_n06_the_last_one_begun_commits_and_a_grant_stays_granted(
-    first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = begun(first)
     one.put("a", b"1")
@@ -141,7 +141,7 @@ def test_n06_the_last_one_begun_commits_and_a_grant_stays_granted(
     assert shown(first) == ["b"]
 
 
-def test_n06_what_was_granted_stays_granted(first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_n06_what_was_granted_stays_granted(first: Client, second: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reply of a commit is lost; by the time of its repetition a successor has published, or the name is gone."""
     publish = heads.set_head
 
@@ -187,7 +187,10 @@ def test_n07_published_ones_form_a_chain_and_rejected_ones_are_never_seen(steps:
 
     kv, clock = MemoryStore(), ManualClock()
     with tempfile.TemporaryDirectory() as folder:
-        drivers = {"a": Driver(kv, Path(folder), clock, create=True), "b": Driver(kv, Path(folder), clock)}
+        drivers = {
+            "a": Client(Shared(kv, clock, Path(folder)), create=True),
+            "b": Client(Shared(kv, clock, Path(folder))),
+        }
         current: dict[str, Transaction] = {}
         last, published, begun_last = 0, list[int](), 0
         before: dict[int, int] = {}
@@ -217,7 +220,7 @@ def test_n07_published_ones_form_a_chain_and_rejected_ones_are_never_seen(steps:
         assert [before[id] for id in published] == [0, *published[:-1]][: len(published)]
 
 
-def test_n08_what_is_visible_is_what_was_published_and_nothing_that_lies_there(first: Driver, second: Driver) -> None:
+def test_n08_what_is_visible_is_what_was_published_and_nothing_that_lies_there(first: Client, second: Client) -> None:
     with first.main.transaction("before") as base:
         base.put("old", b"0")
     tx = begun(first)
@@ -233,7 +236,7 @@ def test_n08_what_is_visible_is_what_was_published_and_nothing_that_lies_there(f
     assert result.leftovers == 1
 
 
-def test_n09_a_rejected_one_stops_and_is_acknowledged(first: Driver, second: Driver) -> None:
+def test_n09_a_rejected_one_stops_and_is_acknowledged(first: Client, second: Client) -> None:
     one = begun(first)
     one.put("a", b"1")
     with pytest.raises(TransactionClosed, match="open"):
@@ -251,7 +254,7 @@ def test_n09_a_rejected_one_stops_and_is_acknowledged(first: Driver, second: Dri
         second.main.transactions.acknowledge(2)
 
 
-def test_n10_states_only_move_forward(first: Driver) -> None:
+def test_n10_states_only_move_forward(first: Client) -> None:
     allowed = {
         ("open", "committed"),
         ("open", "rejected-pending"),
@@ -270,7 +273,7 @@ def test_n10_states_only_move_forward(first: Driver) -> None:
         transactions.advance(first.repo._core.stores, record, "rejected-pending")
 
 
-def test_n14_a_doomed_one_whose_files_are_gone_is_fenced_and_not_corrupt(first: Driver, second: Driver) -> None:
+def test_n14_a_doomed_one_whose_files_are_gone_is_fenced_and_not_corrupt(first: Client, second: Client) -> None:
     one = begun(first)
     one.put("a", b"1")
     first.repo._core.resolver.namespace.delete_many(blobs(first))
@@ -284,7 +287,7 @@ def test_n14_a_doomed_one_whose_files_are_gone_is_fenced_and_not_corrupt(first: 
         two.read("b")
 
 
-def test_n15_open_is_who_was_begun_last_and_the_store_is_asked(first: Driver, second: Driver) -> None:
+def test_n15_open_is_who_was_begun_last_and_the_store_is_asked(first: Client, second: Client) -> None:
     one = begun(first)
     assert one.is_open()
     first.main.find("x")  # the record is in the cache now
@@ -302,7 +305,7 @@ def test_n15_open_is_who_was_begun_last_and_the_store_is_asked(first: Driver, se
 
 @pytest.mark.parametrize("content", [True, False])
 def test_n16_a_position_advances_only_with_the_commit_that_justifies_it(
-    content: bool, first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch
+    content: bool, first: Client, second: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with first.main.transaction("ingest", position="10") as tx:
         tx.put("a", b"1")
@@ -330,7 +333,7 @@ def test_n16_a_position_advances_only_with_the_commit_that_justifies_it(
     assert first.main.writers["ingest"].position == "15"
 
 
-def test_n17_without_its_store_an_open_one_goes_on_but_does_not_commit(first: Driver, tmp_path: object) -> None:
+def test_n17_without_its_store_an_open_one_goes_on_but_does_not_commit(first: Client, tmp_path: object) -> None:
     tx = begun(first)
     tx.put("a", b"1")
     first.cut_off()
@@ -346,9 +349,8 @@ def test_n17_without_its_store_an_open_one_goes_on_but_does_not_commit(first: Dr
     assert shown(first) == ["a", "b"]
 
 
-def test_n17_a_restarted_driver_goes_on_and_uses_no_key_again(driver: Callable[[], Driver], tmp_path: object) -> None:
-
-    first, second = driver(), driver()
+def test_n17_a_restarted_driver_goes_on_and_uses_no_key_again(client: Callable[[], Client], tmp_path: object) -> None:
+    first, second = client(), client()
     tx = begun(first)
     tx.put("a", b"1")
     place = Path(str(tmp_path)) / "state"
@@ -367,7 +369,7 @@ def test_n17_a_restarted_driver_goes_on_and_uses_no_key_again(driver: Callable[[
     assert shown(first) == ["a", "b"]
 
 
-def test_n18_two_processes_of_one_node_get_different_transactions(first: Driver, second: Driver) -> None:
+def test_n18_two_processes_of_one_node_get_different_transactions(first: Client, second: Client) -> None:
     one, two = begun(first, node="a"), begun(second, node="a")
     assert one.id != two.id
     two.put("a", b"2")
@@ -376,7 +378,7 @@ def test_n18_two_processes_of_one_node_get_different_transactions(first: Driver,
         one.commit()
 
 
-def test_n19_relocation_has_no_gap(first: Driver, second: Driver) -> None:
+def test_n19_relocation_has_no_gap(first: Client, second: Client) -> None:
     for number in range(2):
         with first.main.transaction("ingest", position=str(number)) as source:
             source.put(f"source-{number}", b"1")

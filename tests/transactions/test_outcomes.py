@@ -19,13 +19,13 @@ from strandline.errors import (
 )
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.transactions.drivers import Driver, begun, shown, states
+from tests.harness.clients import Client, begun, shown, states
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.NOT_DONE, Outcome.LATE])
 @pytest.mark.parametrize("call", ["begin", "commit"])
 def test_every_lost_reply_leaves_one_transaction_that_is_published_once(
-    outcome: Outcome, call: str, first: Driver, second: Driver
+    outcome: Outcome, call: str, first: Client, second: Client
 ) -> None:
     """The n-th call of a driver meets a fault, for each n; what it does next is to try again."""
     for number in range(1, 12):
@@ -64,7 +64,7 @@ def test_every_lost_reply_leaves_one_transaction_that_is_published_once(
 
 
 @pytest.mark.parametrize("value", [17, b"x", 1.5, ["x"], "x" * 5_000])
-def test_what_would_make_the_record_unreadable_is_refused(value: object, first: Driver, second: Driver) -> None:
+def test_what_would_make_the_record_unreadable_is_refused(value: object, first: Client, second: Client) -> None:
     for options in ({"position": value}, {"token": value}, {"node": value}, {"committer": value}):
         with pytest.raises(UsageError):
             first.main.transaction("nightly", **options)  # type: ignore[arg-type]
@@ -81,7 +81,7 @@ def test_what_would_make_the_record_unreadable_is_refused(value: object, first: 
 
 
 def test_a_token_survives_a_driver_that_died_after_its_swap(
-    first: Driver, second: Driver, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dies(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -97,7 +97,7 @@ def test_a_token_survives_a_driver_that_died_after_its_swap(
     assert begun(second, token="today").is_repeat
 
 
-def test_a_transaction_without_changes_is_judged_too(first: Driver, second: Driver) -> None:
+def test_a_transaction_without_changes_is_judged_too(first: Client, second: Client) -> None:
     with first.main.transaction("setup") as tx:
         tx.put("in/a", b"1")
     job = begun(first, expect_unchanged=["in/"])
@@ -115,7 +115,7 @@ def test_a_transaction_without_changes_is_judged_too(first: Driver, second: Driv
         first.main.resume(place).commit()
 
 
-def test_a_block_whose_commit_is_refused_is_aborted(first: Driver, second: Driver) -> None:
+def test_a_block_whose_commit_is_refused_is_aborted(first: Client, second: Client) -> None:
     with pytest.raises(Conflict), first.main.transaction("nightly", expect_unchanged=["in/"]) as tx:
         with second.main.transaction("other") as other:
             other.put("in/a", b"1")
@@ -123,7 +123,7 @@ def test_a_block_whose_commit_is_refused_is_aborted(first: Driver, second: Drive
     assert states(first)[tx.id] == "rejected-acknowledged"
 
 
-def test_files_that_are_not_there_are_not_published(first: Driver) -> None:
+def test_files_that_are_not_there_are_not_published(first: Client) -> None:
     tx = begun(first)
     tx.link("a", f"{tx.data_prefix}nothing", size=1, checksum="x")
     with pytest.raises(ObjectMissing, match="not there"):
@@ -131,7 +131,7 @@ def test_files_that_are_not_there_are_not_published(first: Driver) -> None:
     assert shown(first) == []
 
 
-def test_a_commit_that_was_refused_is_not_published_by_an_operator_later(first: Driver, second: Driver) -> None:
+def test_a_commit_that_was_refused_is_not_published_by_an_operator_later(first: Client, second: Client) -> None:
     tx = begun(first, expect_unchanged=["in/"])
     tx.put("out", b"1")
     with second.main.transaction("other") as other:
@@ -143,7 +143,7 @@ def test_a_commit_that_was_refused_is_not_published_by_an_operator_later(first: 
     assert shown(second) == ["in/a"]
 
 
-def test_a_commit_that_was_asked_for_is_finished_by_an_operator(first: Driver, second: Driver) -> None:
+def test_a_commit_that_was_asked_for_is_finished_by_an_operator(first: Client, second: Client) -> None:
     tx = begun(first)
     tx.put("a", b"1")
     first.lose("set_if", b"/refs", 1, Outcome.NOT_DONE)
@@ -155,7 +155,7 @@ def test_a_commit_that_was_asked_for_is_finished_by_an_operator(first: Driver, s
     assert tx.commit().commit == second.main.commit_id
 
 
-def test_what_has_ended_is_not_resumed(first: Driver, second: Driver, tmp_path: Path) -> None:
+def test_what_has_ended_is_not_resumed(first: Client, second: Client, tmp_path: Path) -> None:
     tx = begun(first)
     tx.put("a", b"1")
     tx.save(tmp_path / "state")
@@ -171,7 +171,7 @@ def test_what_has_ended_is_not_resumed(first: Driver, second: Driver, tmp_path: 
         doomed.save(tmp_path / "nowhere" / "state")
 
 
-def test_a_retired_writer_stays_out_of_service(first: Driver, second: Driver) -> None:
+def test_a_retired_writer_stays_out_of_service(first: Client, second: Client) -> None:
     tx = begun(first)
     tx.put("a", b"1")
     second.main.writers.retire("nightly")
@@ -185,7 +185,7 @@ def test_a_retired_writer_stays_out_of_service(first: Driver, second: Driver) ->
 
 
 def test_an_acknowledgement_waits_until_nothing_new_appears(
-    first: Driver, second: Driver, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    first: Client, second: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tx = begun(first)
     begun(second)
@@ -203,7 +203,7 @@ def test_an_acknowledgement_waits_until_nothing_new_appears(
     assert states(second)[tx.id] == "rejected-acknowledged"
 
 
-def test_a_writer_is_revoked_when_it_is_doomed_and_before_it_is_acknowledged(first: Driver, second: Driver) -> None:
+def test_a_writer_is_revoked_when_it_is_doomed_and_before_it_is_acknowledged(first: Client, second: Client) -> None:
     tx = begun(first)
     seen: list[str] = []
     second.main.writers.retire("nightly", revoke=lambda: seen.append(states(second)[tx.id]))
@@ -213,7 +213,7 @@ def test_a_writer_is_revoked_when_it_is_doomed_and_before_it_is_acknowledged(fir
     assert seen == ["rejected-pending", "again"]
 
 
-def test_a_name_that_was_forgotten_comes_back_with_its_position(first: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_was_forgotten_comes_back_with_its_position(first: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.branch.rules.writers.MAX_WRITERS", 1)
     tx = begun(first, position="17")
     tx.put("a", b"1")
@@ -228,7 +228,7 @@ def test_a_name_that_was_forgotten_comes_back_with_its_position(first: Driver, m
     assert first.main.writers["nightly"].position == "17"
 
 
-def test_an_object_is_copied_to_its_own_path_on_another_branch(first: Driver) -> None:
+def test_an_object_is_copied_to_its_own_path_on_another_branch(first: Client) -> None:
     work = first.main.create_branch("work")
     first.main.put("a", b"1")
     assert work.copy("a", "a", ref=first.main) == 1

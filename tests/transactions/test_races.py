@@ -21,7 +21,7 @@ from strandline.repository.transactions.transaction import Transaction
 from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.transactions.drivers import Driver
+from tests.harness.clients import Client, Shared
 
 RULE = Retention(days=0.0)
 """All commits but heads expire at once."""
@@ -39,8 +39,8 @@ class Lake:
 
     def __init__(self, folder: Path) -> None:
         kv, clock = MemoryStore(), ManualClock()
-        self.first = Driver(kv, folder, clock, create=True)
-        self.second = Driver(kv, folder, clock)
+        self.first = Client(Shared(kv, clock, folder), create=True)
+        self.second = Client(Shared(kv, clock, folder))
         self.folder = folder
         self.before: int | None = None
         self.notes: dict[str, str] = {}
@@ -75,7 +75,7 @@ class Lake:
 Act = Callable[[Lake], object]
 
 
-def interrupted_at(point: int, driver: Driver, act: Callable[[], object], other: Callable[[], object]) -> bool:
+def interrupted_at(point: int, driver: Client, act: Callable[[], object], other: Callable[[], object]) -> bool:
     """Run `act`, and `other` right before its n-th call of a store; whether there was one."""
     left = point
     namespace = driver.repo._core.resolver.namespace

@@ -12,12 +12,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests import servers
+from tests.harness import servers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-IVY = Path(__file__).parents[1] / ".cache" / "ivy"
+IVY = Path(__file__).parents[2] / ".cache" / "ivy"
 """A resolver folder of our own: Spark's resolver stumbles over a POM without its JAR in the user's."""
 
 
@@ -103,7 +103,7 @@ class ConnectServer:
         environment = {
             **os.environ,
             "PYSPARK_PYTHON": sys.executable,
-            "PYTHONPATH": str(Path(__file__).parents[1]),  # data sources of the tests
+            "PYTHONPATH": str(Path(__file__).parents[2]),  # data sources of the tests
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_WORKER_DIR": str(self.folder / "work"),
         }
