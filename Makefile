@@ -2,25 +2,29 @@
 SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
+BUDGETS := STRANDLINE_TEST_BUDGETS=1
 
-.PHONY: kills fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
+.PHONY: kills soak fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
 
 test: servers ## the suite, against real servers; TESTS=… for a part
-	@$(RUN) $(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-m "not mutation and not kill")
+	@$(RUN) $(if $(TESTS),,$(BUDGETS)) $(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-m "not mutation and not kill")
 
 mutations: servers ## rules taken out of copies of the source, one by one: the tests must notice each
-	@$(RUN) $(BIN)/python -m pytest -q -m mutation
+	@$(RUN) $(BUDGETS) $(BIN)/python -m pytest -q -m mutation tests/mutations
 
 test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark
-	@$(RUN) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
-	@$(RUN) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions
-	@$(RUN) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
+	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
+	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions
+	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
 
 kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
-	@$(RUN) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards
+	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards
+
+soak: servers ## processes that are killed at random on SQLite and on PostgreSQL: SECONDS=n of each
+	@$(RUN) STRANDLINE_TEST_LOAD_S=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/branch/test_processes.py
 
 fuzz: servers ## conditions against Spark: CONDITIONS=n, SEED=n
 	@$(RUN) STRANDLINE_TEST_CONDITIONS=$(or $(CONDITIONS),5000) STRANDLINE_TEST_CONDITIONS_SEED=$(or $(SEED),1000) \

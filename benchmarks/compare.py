@@ -28,6 +28,8 @@ from benchmarks.__main__ import NAMES
 from benchmarks.harness import CACHE
 
 ROOT = Path(__file__).parents[1]
+OURS = ("one.py", "references.py")
+"""What runs a benchmark, in whichever version it is."""
 MIN_PAIRS = 3
 WIDTH = 0.03
 """How wide the interval may be, as a part of the ratio."""
@@ -75,7 +77,8 @@ def source(commit: str | None, *, own: bool = False) -> Iterator[Path]:
             raise SystemExit(f"git cannot read the commit {commit!r}: {archive.stderr.decode().strip()}")
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         if own:
-            shutil.copy(ROOT / "benchmarks" / "one.py", Path(folder) / "benchmarks" / "one.py")
+            for name in OURS:
+                shutil.copy(ROOT / "benchmarks" / name, Path(folder) / "benchmarks" / name)
             (Path(folder) / ".cache").symlink_to(CACHE)
         yield Path(folder) / "src"
 

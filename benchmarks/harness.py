@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ class Result:
         low, high: quartiles of the runs.
         target: what is asked for, or None for a number that only compares.
         setting: on what, synced or not.
+        wall_s, processor_s: what the runs took in all, as far as they were timed in this process; 0 if not.
     """
 
     name: str
@@ -42,25 +43,49 @@ class Result:
     runs: int
     low: float
     high: float
-
-    @property
-    def is_met(self) -> bool | None:
-        if self.target is None:
-            return None
-        return self.value >= self.target if self.better == "more" else self.value <= self.target
+    wall_s: float = 0.0
+    processor_s: float = 0.0
 
 
-def result(name: str, values: list[float], unit: str, target: float | None, better: Better, setting: str) -> Result:
+class Took(float):
+    """A time in seconds, or what was computed from one by a factor, beside the processor time of the same action."""
+
+    wall_s: float
+    processor_s: float
+
+    @classmethod
+    def of(cls, value: float, wall_s: float, processor_s: float) -> Took:
+        made = cls(value)
+        made.wall_s, made.processor_s = wall_s, processor_s
+        return made
+
+    def __mul__(self, factor: float) -> Took:
+        return self.of(float(self) * factor, self.wall_s, self.processor_s)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, by: float) -> Took:
+        return self.of(float(self) / by, self.wall_s, self.processor_s)
+
+    def __rtruediv__(self, of: float) -> Took:
+        return self.of(of / float(self), self.wall_s, self.processor_s)
+
+
+def result(name: str, values: Sequence[float], unit: str, target: float | None, better: Better, setting: str) -> Result:
     low, high = (values[0], values[0]) if len(values) < 2 else statistics.quantiles(values, n=4)[::2]
-    return Result(name, statistics.median(values), unit, target, better, setting, len(values), low, high)
+    timed = [value for value in values if isinstance(value, Took)]
+    wall, processor = sum(one.wall_s for one in timed), sum(one.processor_s for one in timed)
+    middle = float(statistics.median(values))
+    return Result(name, middle, unit, target, better, setting, len(values), float(low), float(high), wall, processor)
 
 
-def seconds(action: Callable[[], object]) -> float:
+def seconds(action: Callable[[], object]) -> Took:
     """The time of an action; what lives already, mostly the benchmark's own data, is no concern of the collector."""
     gc.freeze()
-    started = time.perf_counter()
+    started, used = time.perf_counter(), time.process_time()
     action()
-    return time.perf_counter() - started
+    wall = time.perf_counter() - started
+    return Took.of(wall, wall, time.process_time() - used)
 
 
 @contextmanager

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-CACHE = Path(__file__).parents[1] / ".cache"
+from benchmarks.harness import CACHE
+
 LOOPS = 2_000_000
 SORTED_ROWS = 1_000_000
 SYNCED_WRITES = 40

@@ -17,6 +17,7 @@ from strandline.repository.repository import Repository
 from strandline.settings import find_settings
 from strandline.testing.clock import ManualClock
 from tests.harness import servers, sessions
+from tests.harness.budgets import SuiteLength
 from tests.harness.clients import Client, Shared
 
 if TYPE_CHECKING:
@@ -27,6 +28,11 @@ settings.register_profile("suite", deadline=None, max_examples=60)
 settings.load_profile("suite")
 SPARK = os.environ.get("STRANDLINE_TEST_SPARK", "local")
 """Which Spark the tests of tables use: local, connect (a Connect server), s3 (S3A on versitygw), newest."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if os.environ.get("STRANDLINE_TEST_BUDGETS"):
+        config.pluginmanager.register(SuiteLength(SPARK))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
