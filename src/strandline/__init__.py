@@ -360,8 +360,8 @@ def open(
         StoreUnavailable: a store does not answer.
         NewerFormat: a newer strandline made the lake.
     """
-    from strandline.lake import open_lake
-    from strandline.settings import find_settings
+    from strandline.lake import open_lake  # noqa: PLC0415 - `import strandline` stays fast
+    from strandline.settings import find_settings  # noqa: PLC0415 - `import strandline` stays fast
 
     settings = find_settings(
         location,

@@ -66,7 +66,7 @@ def load(name: str) -> Any:
                 f"This needs the Python package {error.name!r}, which is not installed.",
                 next=f"Run: pip install 'strandline[{extra or error.name}]'",
             ) from error
-    from importlib.metadata import entry_points  # slow to load, and only plug-ins need it
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to load, and only plug-ins need it
 
     for plugin in entry_points(group=ENTRY_POINT_GROUP):
         if plugin.name == name:

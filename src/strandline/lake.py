@@ -282,7 +282,7 @@ class Lake:
         Returns:
             The manifest of the backup.
         """
-        from strandline.backup.save import Source, save
+        from strandline.backup.save import Source, save  # noqa: PLC0415 - few processes back up
 
         self._refuse_inside(os.fspath(target))
         names = repositories if repositories is not None else [record.name for record in self.repositories()]
@@ -330,8 +330,8 @@ class Lake:
             AlreadyExists: a repository of the name, or the saved one itself, is in this lake.
             Corrupted: the backup is not whole, or what was brought back is not.
         """
-        from strandline.backup.layout import load_manifest
-        from strandline.backup.load import load
+        from strandline.backup.layout import load_manifest  # noqa: PLC0415 - few processes back up
+        from strandline.backup.load import load  # noqa: PLC0415 - few processes back up
 
         place = open_blobs(os.fspath(source), synced=self._settings.synced)
         manifest = load_manifest(place)

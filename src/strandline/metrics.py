@@ -40,7 +40,7 @@ def _metric(kind: str, name: str, text: str, labels: tuple[str, ...] = (), bucke
 def _make(kind: str, name: str, text: str, labels: tuple[str, ...], buckets: tuple[float, ...]) -> Any:
     # imported at the first use: most of its import is an HTTP server
     try:
-        import prometheus_client
+        import prometheus_client  # noqa: PLC0415 - most of it is an HTTP server
     except ImportError:
         return _Nothing()
     if kind == "histogram":

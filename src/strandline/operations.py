@@ -79,7 +79,7 @@ def _nothing() -> Iterator[None]:
 
 @contextmanager
 def _span(verb: str, place: str, id: str) -> Iterator[None]:
-    from opentelemetry import trace
+    from opentelemetry import trace  # noqa: PLC0415 - an optional package
 
     tracer = trace.get_tracer("strandline")
     with tracer.start_as_current_span(

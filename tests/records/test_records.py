@@ -27,7 +27,7 @@ from strandline.opening import LakeRecord
 from strandline.repository.core.promises import Condemned, Expired, Link, Pin
 from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
 from strandline.repository.core.retention import Retention
-from strandline.tree.rows import Entry, checked_staged, decode_staged
+from strandline.tree.rows import Entry, check_staged, decode_staged
 
 KINDS = (
     Block,
@@ -129,7 +129,7 @@ def test_what_a_record_does_not_allow_never_leaves(kind: type[msgspec.Struct], d
 def test_a_staged_entry_is_refused_or_decodes_to_what_it_was(fields: tuple[Any, ...]) -> None:
     entry = Entry(*fields)
     try:
-        (raw,) = checked_staged([entry])
+        (raw,) = check_staged([entry])
     except UsageError:
         return
     assert decode_staged(raw) == entry

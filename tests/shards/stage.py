@@ -16,7 +16,7 @@ from strandline.kv.store import Store
 from strandline.shards.deciding.machine import Machine, Place
 from strandline.shards.log.kv_consensus import KvConsensus
 from strandline.shards.log.metering import Meter
-from strandline.shards.rows.codec import checked_schema, serialised
+from strandline.shards.rows.codec import check_schema, serialised
 from strandline.shards.shard import Shard
 from strandline.shards.state.state import ShardId
 from strandline.shards.state.transitions import INLINE_MAX_BYTES, initial
@@ -119,7 +119,7 @@ class Stage:
         )
         machine = Machine(place)
         if create:
-            machine.create(initial(self.shard_id, "it", codec, serialised(*checked_schema(self.schema, self.key))))
+            machine.create(initial(self.shard_id, "it", codec, serialised(*check_schema(self.schema, self.key))))
         shard = Shard("it", machine, Heartbeats(NoUpkeep(), "it", self.clock), Meter(), (Stage, ()))
         return Process(shard, machine, consensus, blobs)
 

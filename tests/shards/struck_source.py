@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from strandline.spark.shards.options import need_writer
+from strandline.spark.shards.options import check_writer
 from strandline.spark.shards.sink import ShardStreamWriter, Written
 from strandline.spark.shards.source import ShardSource, ShardStreamReader
 from tests.harness.killing import watch
@@ -97,7 +97,7 @@ class StruckSource(ShardSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StruckWriter:
         options = dict(self.options)
-        return StruckWriter.planned(options, schema, need_writer(options))
+        return StruckWriter.planned(options, schema, check_writer(options))
 
 
 class StruckReader(ShardStreamReader):

@@ -36,7 +36,7 @@ def open_store(url: str, *, synced: bool = True) -> BlobStore:
         return LocalBlobStore(unquote(parts.path), synced=synced)
     if "://" not in url:
         return LocalBlobStore(Path(url), synced=synced)
-    from strandline.blob.remote import open_remote
+    from strandline.blob.remote import open_remote  # noqa: PLC0415 - a driver
 
     return open_remote(url)
 

@@ -15,10 +15,10 @@ from strandline.branch.commits import Commit, commit_pair
 from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.rules.lock_rules import (
     NOBODY,
-    demand_held,
     in_the_way,
     range_locked,
     refuse_locked_ranges,
+    refuse_unheld,
 )
 from strandline.branch.rules.ranges import ALL
 from strandline.branch.rules.record import BranchRecord, LayersMoved, Why, hard_reset, move_head, refuse_blocked, seal
@@ -131,7 +131,7 @@ def set_head(
 
         def judge_all(now: BranchRecord) -> None:
             judge(now)
-            demand_held(now, at.name, locks)
+            refuse_unheld(now, at.name, locks)
             refuse_locked_changes(at.cell, now, head, new.tree, locks)  # noqa: B023 - called within this turn
 
         compacted = apply(stores.trees, new.tree, [staged.as_changes()]).tree.ref if len(staged) else None
@@ -140,7 +140,8 @@ def set_head(
             pairs.append(item_pair(stores, dropped(at.name, branch, applied)))
         stores.kv.set_many(stores.records, pairs)
         why = Why(verb, new.commit.committer, stores.clock.now_us())
-        if _swap(at, judge_all, mark, seen, applied, new.commit.id, compacted, why, attempts, tried):
+        move = _Move(seen, applied, new.commit.id, compacted, why)
+        if _swap(at, move, judge_all, mark, attempts, tried):
             at.commits.remember(new.commit)
             return new.commit
 
@@ -183,28 +184,37 @@ def _is_complete(at: BranchAt, scanned: tuple[StagingToken, ...]) -> bool:
     return set(scanned) <= set(at.read().branch.tokens)
 
 
-def _swap(
-    at: BranchAt,
-    judge: Judge,
-    mark: Mark,
-    seen: Seen,
-    applied: tuple[StagingToken, ...],
-    head: CommitId,
-    compacted: str | None,
-    why: Why,
-    attempts: Attempts,
-    tried: _Tried,
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A move of the head, and what it was computed from.
+
+    Attributes:
+        seen: the record with the layers that were read.
+        applied: the sealed tokens that the new head, or the compacted tree beneath it, has in it.
+        compacted: the tree of what stays uncommitted, if there is any.
+    """
+
+    seen: Seen
+    applied: tuple[StagingToken, ...]
+    head: CommitId
+    compacted: str | None
+    why: Why
+
+    def onto(self, now: BranchRecord) -> BranchRecord:
+        """The record after the move; `LayersMoved` if it was computed from other layers."""
+        return move_head(now, self.seen.branch, self.applied, self.head, self.compacted, self.why)
+
+
+def _swap(at: BranchAt, move: _Move, judge: Judge, mark: Mark, attempts: Attempts, tried: _Tried) -> bool:
     """Swap the head in, whatever newer tokens came meanwhile; False if the layers moved.
 
     Invariant: the new head and the folded tree were computed from exactly the layers that the swap demands.
     """
-    now = seen
+    now = move.seen
     while True:
         try:
             judge(now.branch)
-            moved = move_head(now.branch, seen.branch, applied, head, compacted, why)
-            at.cell.swap(now, mark(moved, head))
+            at.cell.swap(now, mark(move.onto(now.branch), move.head))
             return True
         except LayersMoved:
             return False
@@ -212,7 +222,7 @@ def _swap(
             attempts.again()
             now = at.read()
         except OutcomeUnknown as unknown:
-            tried.heads.add(head)
+            tried.heads.add(move.head)
             tried.unknown = unknown
             now = read_back(at, unknown)
             if tried.done(at.stores, now.branch) is not None:

@@ -372,7 +372,7 @@ def publish(at: BranchAt, what: Publication) -> Commit:
 
     def note(branch: BranchRecord) -> BranchRecord:
         judge(branch)
-        lock_rules.demand_held(branch, at.name, what.locks)
+        lock_rules.refuse_unheld(branch, at.name, what.locks)
         return mark(branch, branch.head)
 
     try:

@@ -47,7 +47,7 @@ def ranges_of(prefixes: list[str] | None, between: list[str] | None) -> list[str
     return found
 
 
-def need_owner(owner: str) -> str:
+def owner_given(owner: str) -> str:
     if not owner:
         raise UsageError("An owner is needed.", next="Give --owner; `strandline lock owner add` registers one.")
     return owner
@@ -83,7 +83,7 @@ def take(
     as_json: JsonOption = False,
 ) -> None:
     """Freeze ranges until they are released by the id that is printed."""
-    need_owner(owner)
+    owner_given(owner)
     wanted = ranges_of(prefix, between)
     if whole == bool(wanted):
         raise UsageError("Name prefixes, or --between, or --branch.", next="For example: tables/flights/month=1/")
@@ -148,7 +148,7 @@ def take_repository(
     as_json: JsonOption = False,
 ) -> None:
     """Freeze all branches of a repository, present and future, until `lock release-repo`."""
-    need_owner(owner)
+    owner_given(owner)
     with session(lake, as_json) as s:
         lock = (
             s.repository(repository).lock_repository(owner=owner, mode=mode, timeout_s=wait, on_dirty=on_dirty).take()

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 import strandline
-from strandline.cli.lock_commands import BetweenOption, DirtyOption, OwnerOption, TimeoutOption, need_owner, ranges_of
+from strandline.cli.lock_commands import BetweenOption, DirtyOption, OwnerOption, TimeoutOption, owner_given, ranges_of
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session
 from strandline.errors import UsageError
@@ -74,7 +74,7 @@ def load(
                 _wanted(prefix, between),
                 source,
                 job=_job(job),
-                owner=need_owner(owner),
+                owner=owner_given(owner),
                 destination=prefix or into,
                 lock=lock,
                 timeout_s=wait,
@@ -110,7 +110,7 @@ def restore(
                     _wanted(prefix, between),
                     source,
                     job=_job(job),
-                    owner=need_owner(owner),
+                    owner=owner_given(owner),
                     lock=lock,
                     timeout_s=wait,
                     on_dirty=on_dirty,
@@ -153,7 +153,7 @@ def move(
                 _wanted(prefix, between),
                 to,
                 job=_job(job),
-                owner=need_owner(owner),
+                owner=owner_given(owner),
                 delete_source=not keep,
                 replace=replace,
                 timeout_s=wait,
@@ -185,7 +185,7 @@ def export(
                 _wanted(prefix, between),
                 folder,
                 job=_job(job),
-                owner=need_owner(owner),
+                owner=owner_given(owner),
                 timeout_s=wait,
                 on_dirty=on_dirty,
                 progress=progress,

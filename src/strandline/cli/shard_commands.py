@@ -50,8 +50,8 @@ def _shard(s: Session, text: str) -> Shard:
 
 def _read(file: Path, schema: pa.Schema) -> pa.Table:
     """The rows of a file, in the format that its name says; texts are read as the types of the schema."""
-    from pyarrow import csv, parquet
-    from pyarrow import json as json_lines
+    from pyarrow import csv, parquet  # noqa: PLC0415 - few commands read files
+    from pyarrow import json as json_lines  # noqa: PLC0415 - few commands read files
 
     types = pa.schema([pa.field(field.name, field.type) for field in schema])
 
@@ -285,7 +285,7 @@ def serve(
     machine, set STRANDLINE_SERVICE_TOKEN to the same secret for the service and its clients.
     """
     try:
-        from strandline.server.shards import serve as run
+        from strandline.server.shards import serve as run  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise InvalidSettings(
             "The packages that serve HTTP are not installed.", next="pip install 'strandline[service]'."

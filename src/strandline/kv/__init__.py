@@ -31,7 +31,7 @@ def open_store(url: str) -> Store:
     """
     scheme = url.partition(":")[0].lower()
     if scheme == "memory":
-        from strandline.kv.memory import MemoryStore
+        from strandline.kv.memory import MemoryStore  # noqa: PLC0415 - one store of several
 
         return MemoryStore()
     if scheme in _OURS:
@@ -45,7 +45,7 @@ def open_store(url: str) -> Store:
             ) from error
         store: Store = backend.open_url(url)
         return store
-    from importlib.metadata import entry_points  # slow to load, and only plug-ins need it
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to load, and only plug-ins need it
 
     for plugin in entry_points(group=ENTRY_POINT_GROUP):
         if plugin.name == scheme:

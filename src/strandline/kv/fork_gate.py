@@ -204,7 +204,7 @@ class Gate:
 
 def keep_for_ever(connections: Iterable[object]) -> None:
     """Never close what a fork copied, not even when the interpreter ends: it belongs to the parent."""
-    import ctypes  # needed by hardly any process
+    import ctypes  # noqa: PLC0415 - needed by hardly any process
 
     for connection in connections:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))

@@ -28,7 +28,7 @@ from strandline.repository.locks.held import LockedTransaction, LockOptions
 from strandline.repository.locks.locks import Locks, Ranges, check_ids
 from strandline.repository.names.branches import create_branch
 from strandline.repository.objects.staged_writes import StagedWrites
-from strandline.repository.refs.exporting import checked_path
+from strandline.repository.refs.exporting import check_local
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.reflog import Reflog
 from strandline.repository.transactions.operators import Transactions, Writers
@@ -278,7 +278,7 @@ class Branch(StagedWrites):
             UsageError: it is of another branch, or the file cannot be read.
         """
         try:
-            body = checked_path(path).read_bytes()
+            body = check_local(path).read_bytes()
         except OSError as error:
             raise UsageError(f"{str(path)!r} cannot be read: {error.strerror}.", next="Begin anew.") from error
         return resume(self._core, self._at, body, str(path))

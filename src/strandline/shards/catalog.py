@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -25,7 +26,7 @@ from strandline.shards.log.blob_consensus import BlobConsensus
 from strandline.shards.log.consensus import Consensus
 from strandline.shards.log.kv_consensus import KvConsensus
 from strandline.shards.log.metering import Meter, MeteredBlobs, MeteredConsensus
-from strandline.shards.rows.codec import CODECS, JsonCodec, checked_schema, deserialised, serialised
+from strandline.shards.rows.codec import CODECS, JsonCodec, check_schema, deserialised, serialised
 from strandline.shards.shard import Shard
 from strandline.shards.state.state import ShardId, State
 from strandline.shards.state.transitions import initial
@@ -47,16 +48,29 @@ class ShardRecord(msgspec.Struct, frozen=True):
     is_deleted: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What of the work on shards other processes do.
+
+    Attributes:
+        repository: the name by which they know it.
+        decides: decides the commands of all shards; None to swap in this process.
+        compacts: is asked to compact and collect, rather than that this process does.
+        runs_upkeep: whether this process has shards compacted and collected beside the callers.
+    """
+
+    repository: str = ""
+    decides: ShardService | None = None
+    compacts: ShardService | None = None
+    runs_upkeep: bool = True
+
+
 class ShardCatalog:
     """Finds, makes and deletes shards. Safe to share between threads.
 
     Args:
         partition: of the names and of the logs.
         reopen: makes the handle of a name in another process, from nothing secret.
-        runs_upkeep: whether this process compacts and collects beside the callers.
-        repository: its name, for services.
-        service: decides the commands of all shards; None to swap in this process.
-        upkeep_service: is asked to compact and collect, rather than that this process does.
     """
 
     def __init__(
@@ -68,11 +82,7 @@ class ShardCatalog:
         host: str,
         background: Background,
         reopen: Callable[[str], tuple[Callable[..., Any], tuple[Any, ...]]],
-        *,
-        runs_upkeep: bool = True,
-        repository: str = "",
-        service: ShardService | None = None,
-        upkeep_service: ShardService | None = None,
+        services: Services,
     ) -> None:
         self._kv = kv
         self._names = partition + b"/names"
@@ -81,10 +91,7 @@ class ShardCatalog:
         self._host = host
         self._background = background
         self._reopen = reopen
-        self._runs_upkeep = runs_upkeep
-        self._repository = repository
-        self._service = service
-        self._upkeep_service = upkeep_service
+        self._services = services
         self._consensus: dict[ConsensusKind, Consensus] = {
             "kv": KvConsensus(kv, partition + b"/logs"),
             "blob": BlobConsensus(blobs, f"{FOLDER}/_logs"),
@@ -115,8 +122,8 @@ class ShardCatalog:
                     f"There is no shard {name!r}.", next="`strandline shard list` shows them; a schema makes one."
                 )
             # judged before anything is written: a name without a shard would be in everybody's way
-            self._first(ShardRecord(ShardId(""), name, checked_kind(consensus), 0), schema, key, codec)
-            record = self._named(ShardRecord(ShardId(new_id()), name, checked_kind(consensus), self._clock.now_us()))
+            self._first(ShardRecord(ShardId(""), name, check_kind(consensus), 0), schema, key, codec)
+            record = self._named(ShardRecord(ShardId(new_id()), name, check_kind(consensus), self._clock.now_us()))
         shard = self._opened(record)
         state = shard._machine.find()
         if state is None:
@@ -132,7 +139,7 @@ class ShardCatalog:
             if codec != JsonCodec.name:
                 raise ShardNotFound(f"The shard {record.name!r} was never finished being made.", next="Give a schema.")
             schema, key = JsonCodec.SCHEMA, ("key",)
-        return initial(record.id, record.name, codec, serialised(*checked_schema(schema, key)))
+        return initial(record.id, record.name, codec, serialised(*check_schema(schema, key)))
 
     def exists(self, record: ShardRecord) -> bool:
         """Whether a shard was made, and not only named by somebody who died meanwhile."""
@@ -196,17 +203,17 @@ class ShardCatalog:
                     self._host,
                 )
                 machine = Machine(place)
-                if self._service is not None:
-                    machine.route = ServiceRoute(self._service, self._repository, record.name)
-                if self._runs_upkeep:
+                if self._services.decides is not None:
+                    machine.route = ServiceRoute(self._services.decides, self._services.repository, record.name)
+                if self._services.runs_upkeep:
                     machine.changed = self._upkeep_of(machine, record.name)
                 shard = Shard(record.name, machine, self._heartbeats, meter, self._reopen(record.name))
                 self._open[record.id] = shard
             return shard
 
     def _upkeep_of(self, machine: Machine, name: str) -> Callable[[State], None]:
-        service = self._upkeep_service
-        wanted = Upkeep(self._repository, name, machine.place.shard)
+        service = self._services.compacts
+        wanted = Upkeep(self._services.repository, name, machine.place.shard)
 
         def run() -> None:
             if service is None or not service.maintain(wanted):
@@ -228,7 +235,7 @@ def check_shard_name(name: str) -> str:
     return name
 
 
-def checked_kind(consensus: ConsensusKind) -> ConsensusKind:
+def check_kind(consensus: ConsensusKind) -> ConsensusKind:
     if consensus not in get_args(ConsensusKind):
         raise UsageError(f"consensus is 'kv' or 'blob', not {consensus!r}.")
     return consensus
@@ -242,7 +249,7 @@ def _refuse_another(state: State, schema: pa.Schema | None, key: Sequence[str] |
         )
     if schema is None:
         return
-    if serialised(*checked_schema(schema, key)) in state.schemas.values():
+    if serialised(*check_schema(schema, key)) in state.schemas.values():
         return
     held, held_key = deserialised(state.schemas[state.schema_id])
     described = ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in held)

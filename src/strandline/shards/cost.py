@@ -19,7 +19,7 @@ from strandline.clock import SystemClock
 from strandline.errors import UsageError
 from strandline.ids import new_id
 from strandline.kv.memory import MemoryStore
-from strandline.shards.catalog import ShardCatalog
+from strandline.shards.catalog import Services, ShardCatalog
 from strandline.shards.handles.open_shard import POLL_FIRST_S, POLL_MAX_S, POLL_SHARE
 from strandline.shards.log.metering import Count
 from strandline.shards.rows.batches import PART_TARGET_BYTES
@@ -183,7 +183,7 @@ class _Still:
 
 
 def _rehearsal() -> Shard:
-    from strandline.blob import open_store
+    from strandline.blob import open_store  # noqa: PLC0415 - only a rehearsal needs it
 
     background: Background = _Still()
     catalog = ShardCatalog(
@@ -194,6 +194,6 @@ def _rehearsal() -> Shard:
         "rehearsal",
         background,
         lambda name: (_rehearsal, ()),
-        runs_upkeep=False,
+        Services(runs_upkeep=False),
     )
     return catalog.get("rehearsal", pa.schema([("row", pa.int64())]))

@@ -19,7 +19,7 @@ from strandline.shards.handles.reader import READER_LEASE_S, Reader
 from strandline.shards.handles.snapshot import Snapshot, snapshot_of
 from strandline.shards.handles.writer import Writer
 from strandline.shards.log.metering import Count, Meter
-from strandline.shards.rows.codec import checked_schema, refuse_no_evolution, serialised
+from strandline.shards.rows.codec import check_schema, refuse_no_evolution, serialised
 from strandline.shards.state.frontier import Antichain, antichain
 from strandline.shards.state.state import ShardId, State
 from strandline.shards.state.trace import Merged
@@ -147,7 +147,7 @@ class Shard:
         """
         state = self._machine.refreshed()
         codec = rows_of(self._machine, state).make_codec()
-        wanted, key = checked_schema(schema, codec.key)
+        wanted, key = check_schema(schema, codec.key)
         refuse_no_evolution(codec.schema, codec.key, wanted, key)
         raw, expected = serialised(wanted, key), state.schema_id
         newest = self._machine.apply(lambda now, _: evolve_schema(now, expected, raw), timeout_s)

@@ -63,7 +63,7 @@ def read_table(table: Table, spark: SparkSession, where: str | Column | None) ->
 
 
 def _condition(spark: SparkSession, record: TableRecord, where: str | Column) -> Condition | None:
-    from strandline.tables.condition_text import condition_of_column, parse_condition  # loads a SQL parser
+    from strandline.tables.condition_text import condition_of_column, parse_condition  # noqa: PLC0415 - loads a SQL parser
 
     zone = spark.conf.get("spark.sql.session.timeZone") or TIME_ZONE
     if not isinstance(where, str):

@@ -204,7 +204,7 @@ def _replace_where(
     table: Table, data: DataFrame, mode: WriteMode, held: TableRecord | None, record: TableRecord, where: str
 ) -> tuple[DataFrame, _Replaced]:
     """The rows to write, and the files to take away, when those that a condition is true for are replaced."""
-    from strandline.tables.condition_text import parse_condition  # loads a SQL parser
+    from strandline.tables.condition_text import parse_condition  # noqa: PLC0415 - loads a SQL parser
 
     if mode != "overwrite" or held is None or held.fields != record.fields:
         raise UsageError(

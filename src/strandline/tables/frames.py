@@ -191,7 +191,7 @@ def _json_batches(
     core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: Describe, chosen: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
     """Files of JSON lines, one after the other: Arrow's datasets do not make dates and times of text."""
-    from pyarrow import json
+    from pyarrow import json  # noqa: PLC0415 - one format of several
 
     _refuse_options(record, ("compression",))
     schema = arrow_schema(record)
@@ -229,7 +229,7 @@ def _refuse_options(record: TableRecord, known: Sequence[str]) -> None:
 
 
 def _csv(record: TableRecord, stored: pa.Schema) -> ds.FileFormat:
-    from pyarrow import csv
+    from pyarrow import csv  # noqa: PLC0415 - one format of several
 
     known = ("header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "compression")
     _refuse_options(record, known)

@@ -129,7 +129,7 @@ class Table:
         files = self._files(record)
         if where is None:
             return list(files)
-        from strandline.tables.condition_text import parse_condition  # loads a SQL parser
+        from strandline.tables.condition_text import parse_condition  # noqa: PLC0415 - loads a SQL parser
 
         return Pruning(record, parse_condition(where, record)).needed(files)
 
@@ -230,7 +230,7 @@ class Table:
             )
         if where is None:
             return record, list(self._files(record)), None
-        from strandline.tables.condition_text import parse_condition  # loads a SQL parser
+        from strandline.tables.condition_text import parse_condition  # noqa: PLC0415 - loads a SQL parser
 
         condition = parse_condition(where, record)
         return record, Pruning(record, condition).needed(self._files(record)), condition

@@ -88,7 +88,7 @@ def encode_staged(staged: Staged) -> bytes:
     return encode_entry(staged) if isinstance(staged, Entry) else _TOMBSTONE_BYTES
 
 
-def checked_staged(staged: Sequence[Staged]) -> list[bytes]:
+def check_staged(staged: Sequence[Staged]) -> list[bytes]:
     """What is staged for entries that came from outside.
 
     Raises:
@@ -96,11 +96,11 @@ def checked_staged(staged: Sequence[Staged]) -> list[bytes]:
     """
     values: list[bytes] = []
     for first in range(0, len(staged), CHECKED_AT_ONCE):
-        values += _checked_few(staged[first : first + CHECKED_AT_ONCE])
+        values += _check_few(staged[first : first + CHECKED_AT_ONCE])
     return values
 
 
-def _checked_few(staged: Sequence[Staged]) -> list[bytes]:
+def _check_few(staged: Sequence[Staged]) -> list[bytes]:
     are_entries = set(map(type, staged)) <= {Entry}
     if not are_entries:
         for one in staged:

@@ -381,7 +381,7 @@ def without_locks(branch: BranchRecord, ids: Collection[str], *, pending_only: b
     return replace(branch, locks=tuple(filter(stays, branch.locks)), whole=whole)
 
 
-def demand_held(branch: BranchRecord, name: str, ids: Iterable[str]) -> None:
+def refuse_unheld(branch: BranchRecord, name: str, ids: Iterable[str]) -> None:
     """Raise unless all of some locks are held on this very record."""
     held_ids = {lock.id for lock in locks_of(branch) if lock.state == "held"}
     missing = [id for id in ids if id not in held_ids]

@@ -23,7 +23,7 @@ from strandline.branch.sensor import Sensor
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
 from strandline.ids import BranchId
-from strandline.shards.catalog import ShardCatalog
+from strandline.shards.catalog import Services, ShardCatalog
 from strandline.shards.deciding.service import ShardService
 from strandline.shards.shard import Shard
 
@@ -71,10 +71,7 @@ class RepositoryCore:
             socket.gethostname(),
             self.upkeep,
             lambda name: (_reopen_shard, (self.reopen, name)),
-            runs_upkeep=self.compacts,
-            repository=self.name,
-            service=self.shard_service,
-            upkeep_service=self.shard_upkeep,
+            Services(self.name, self.shard_service, self.shard_upkeep, runs_upkeep=self.compacts),
         )
 
     def cell(self, name: str) -> BranchCell:

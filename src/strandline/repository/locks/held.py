@@ -29,13 +29,13 @@ from strandline.repository.locks.locks import (
     commit_before_lock,
     confirm_owners,
 )
-from strandline.repository.locks.owners import demand_owner
+from strandline.repository.locks.owners import find_owner
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
 from strandline.repository.transactions.options import TransactionOptions
 from strandline.repository.transactions.overlay import Overlay
 from strandline.repository.transactions.transaction import Transaction
-from strandline.tree.rows import Entry, checked_staged
+from strandline.tree.rows import Entry, check_staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class LockedTransaction(Transaction):
         Raises:
             LockInvalid, LockRejected, LockTimeout, UncommittedChanges: as for `branch.locks.take`.
         """
-        demand_owner(self._core, self._lock_options.owner)
+        find_owner(self._core, self._lock_options.owner)
         with self._lock:
             super().begin()
             if self.is_repeat:
@@ -134,7 +134,7 @@ class LockedTransaction(Transaction):
         """Add objects whose bytes are kept: this transaction wrote them, or a link to them was announced."""
         with self._lock:
             prefix = self.data_prefix
-            values = checked_staged([entry for _, entry in entries])
+            values = check_staged([entry for _, entry in entries])
             self._add_all(dict(zip([path.encode() for path, _ in entries], values, strict=True)))
             own = [entry for _, entry in entries if entry.physical_address.startswith(prefix)]
             self._wrote(len(own), None, sum(entry.size for entry in own))
@@ -147,7 +147,7 @@ class LockedTransaction(Transaction):
         request = Request(
             id=self.lock_id,
             owner=self._lock_options.owner,
-            description=demand_owner(self._core, self._lock_options.owner).description,
+            description=find_owner(self._core, self._lock_options.owner).description,
             mode=self._lock_options.mode,
             ranges=ranges,
             writer=self.writer,
@@ -176,7 +176,7 @@ class LockedTransaction(Transaction):
         Raises:
             LockRejected: others are in the way; the lock stays as it was.
         """
-        self._demand_open()
+        self._refuse_closed()
         if self._is_whole:
             raise LockInvalid("A lock on the whole branch covers everything already.")
         more = as_ranges(what)

@@ -25,7 +25,7 @@ from strandline.operations import logged
 from strandline.repository.commits.drafts import commit_everything
 from strandline.repository.core.of_branch import OfBranch
 from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.locks.owners import demand_owner, waiting_for_owner
+from strandline.repository.locks.owners import find_owner, waiting_for_owner
 from strandline.repository.refs.results import Results
 
 Ranges = Wanted | Iterable[Wanted]
@@ -146,7 +146,7 @@ class Locks(OfBranch, Results[LockInfo]):
         Arguments and errors are those of `take`.
         """
         check_mode(mode, on_dirty)
-        found = demand_owner(self._core, owner)
+        found = find_owner(self._core, owner)
         request = Request(
             id=new_id(), owner=owner, description=found.description, mode=mode, ranges=(ALL,), is_whole=True
         )
@@ -194,7 +194,7 @@ class Locks(OfBranch, Results[LockInfo]):
                 )
             check_mode(one.mode, on_dirty)
         wanted = [(one, as_ranges(one.what)) for one in take]
-        owners = {one.owner: demand_owner(self._core, one.owner) for one in take}
+        owners = {one.owner: find_owner(self._core, one.owner) for one in take}
         requests = [
             Request(
                 id=new_id(),

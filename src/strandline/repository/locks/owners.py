@@ -141,7 +141,7 @@ def check_owner(name: str) -> str:
     return name
 
 
-def demand_owner(core: RepositoryCore, name: str) -> LockOwner:
+def find_owner(core: RepositoryCore, name: str) -> LockOwner:
     """The owner as it is on record now.
 
     Raises:
@@ -170,7 +170,7 @@ def waiting_for_owner(core: RepositoryCore, name: str) -> None:
             break
         core.stores.clock.sleep(LEAVING_POLL_S)
         polls += 1
-    demand_owner(core, name)
+    find_owner(core, name)
 
 
 def _marked(record: RepositoryRecord, name: str, *, is_leaving: bool) -> RepositoryRecord:

@@ -20,7 +20,7 @@ from strandline.operations import logged
 from strandline.repository.core.record import RepositoryRecord
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.locks.locks import check_mode, commit_before_lock
-from strandline.repository.locks.owners import demand_owner
+from strandline.repository.locks.owners import find_owner
 from strandline.repository.names.branches import BEING_MADE, list_names, repository_record, with_rules
 from strandline.repository.names.settings import swap_record
 
@@ -57,7 +57,7 @@ class RepositoryLock:
         Raises:
             LockRejected: somebody else holds one, of the repository or of a whole branch. Nothing stays locked.
         """
-        owner = demand_owner(self._core, self._owner)
+        owner = find_owner(self._core, self._owner)
         lock = LockRecord(
             id=self.id,
             owner=owner.name,
@@ -99,7 +99,7 @@ class RepositoryLock:
                 for name in left:
                     with suppress(RefNotFound):  # deleted meanwhile
                         self._take_branch(name, lock)
-            demand_owner(self._core, self._owner)
+            find_owner(self._core, self._owner)
             swap_record(self._core, end)
         except BaseException:
             with suppress(StrandlineError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from strandline.arguments import checked
 from strandline.blob import BlobNotFound
@@ -24,10 +25,10 @@ from strandline.repository.core.promises import announce_links, pinned
 from strandline.repository.core.texts import check_metadata
 from strandline.repository.objects.branch_view import BranchView
 from strandline.repository.objects.upload import Content, upload
-from strandline.repository.objects.writable import Overwrite, checked_condition, distinct_keys
+from strandline.repository.objects.writable import Overwrite, check_condition, distinct_keys
 from strandline.repository.refs.ref import Ref, key_range
 from strandline.repository.refs.results import ObjectInfo, as_info
-from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, column, encode_staged, entries_of
+from strandline.tree.rows import TOMBSTONE, Entry, check_staged, column, encode_staged, entries_of
 
 READ_WINDOW_ROWS = 50_000
 
@@ -78,7 +79,7 @@ class StagedWrites(BranchView):
             PreconditionFailed: `create` or `if_match` does not hold.
         """
         check_path(path)
-        condition = checked_condition(create, if_match)
+        condition = check_condition(create, if_match)
         self._refuse_early(path)
         entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
         if condition is None:
@@ -89,7 +90,7 @@ class StagedWrites(BranchView):
 
     def stage(self, path: str, entry: Entry) -> None:
         """Stage an object whose bytes the caller has just written."""
-        stage_one(self._at, check_path(path), checked_staged([entry])[0])
+        stage_one(self._at, check_path(path), check_staged([entry])[0])
 
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Stage objects whose bytes the caller has just written; not atomic. Returns their number."""
@@ -323,8 +324,6 @@ def keys_of(rows: pa.Table) -> list[bytes]:
 
 
 def without_staging(record: BranchRecord) -> BranchRecord:
-    from msgspec.structs import replace
-
     sealed = record.sealed_tokens
     return replace(record, staging_token=sealed[0], sealed_tokens=sealed[1:])
 
@@ -338,4 +337,4 @@ def _entries_of(ref: Ref, prefix: str, *, exactly: bool) -> list[tuple[str, Entr
 
 def staged_pairs(entries: Sequence[tuple[str, Entry]]) -> list[tuple[bytes, bytes]]:
     keys = distinct_keys([path for path, _ in entries])
-    return list(zip(keys, checked_staged([entry for _, entry in entries]), strict=True))
+    return list(zip(keys, check_staged([entry for _, entry in entries]), strict=True))

@@ -170,7 +170,7 @@ class Writable(Ref):
         """Told of each write of a table."""
 
 
-def checked_condition(create: bool, if_match: str | None) -> Callable[[Entry | None], bool] | None:
+def check_condition(create: bool, if_match: str | None) -> Callable[[Entry | None], bool] | None:
     """What `put(create=, if_match=)` demands of the object at its path; None if nothing."""
     if create and if_match is not None:
         raise UsageError("An object cannot be both absent and matched.", next="Give create or if_match.")

@@ -40,10 +40,10 @@ def local_only(place: str | os.PathLike[str], what: str) -> Path:
     """The path of a local file or folder; refuses a URL, which would become a folder of that name."""
     if is_url(place):
         raise UsageError(f"{what} goes to a local path, not to {os.fspath(place)!r}.", next="Use `export` for URLs.")
-    return checked_path(place)
+    return check_local(place)
 
 
-def checked_path(place: str | os.PathLike[str]) -> Path:
+def check_local(place: str | os.PathLike[str]) -> Path:
     """The path of a local file or folder that can have this name."""
     text = os.fspath(place)
     if "\0" in text or not text:
@@ -100,7 +100,7 @@ def export(source: Source, items: Sequence[Item], target: str | Path, progress: 
 
     if is_url(target):
         return _to_store(source, items, os.fspath(target), tell)
-    return _to_folder(source, items, checked_path(target), tell)
+    return _to_folder(source, items, check_local(target), tell)
 
 
 def _to_folder(source: Source, items: Sequence[Item], target: Path, tell: Callable[[], None]) -> int:
@@ -223,7 +223,7 @@ def _has(place: BlobStore, mark: bytes) -> bool:
         return False
 
 
-def checked_size(file: BinaryIO, size: int, what: Callable[[int], StrandlineError]) -> BinaryIO:
+def check_size(file: BinaryIO, size: int, what: Callable[[int], StrandlineError]) -> BinaryIO:
     """A file whose length is what is on record.
 
     Args:

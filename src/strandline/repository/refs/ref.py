@@ -24,13 +24,13 @@ from strandline.progress import Progress, no_progress
 from strandline.repository.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.differences import Diff
-from strandline.repository.refs.exporting import Source, checked_size, export, local_only
+from strandline.repository.refs.exporting import Source, check_size, export, local_only
 from strandline.repository.refs.expressions import Target, parse_time
 from strandline.repository.refs.history import Log, LogFilter
 from strandline.repository.refs.listing import Listing
 from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.tree.diff import Difference, diff
-from strandline.tree.rows import Entry
+from strandline.tree.rows import Entry, entries_of
 from strandline.tree.store import Tree
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ class Ref:
             file = blobs.open_read(key)
         except BlobNotFound:
             raise self._missing(info) from None
-        return checked_size(file, info.size, lambda found: self._damaged(info, found))
+        return check_size(file, info.size, lambda found: self._damaged(info, found))
 
     def _damaged(self, info: ObjectInfo, found: int) -> Corrupted:
         return Corrupted(
@@ -324,8 +324,6 @@ class StagedRef(Ref):
         part = self._differences(path, path + "\0")
         if not len(part) or part.right.column("checksum")[0].as_py() is None:
             return None
-        from strandline.tree.rows import entries_of
-
         return entries_of(part.right)[0][1]
 
     def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:

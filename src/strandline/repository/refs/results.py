@@ -74,7 +74,7 @@ class Results(ABC, Generic[Row]):
 
     def to_polars(self) -> polars.DataFrame:
         """All rows as a Polars data frame; needs the `polars` package."""
-        import polars
+        import polars  # noqa: PLC0415 - an optional package
 
         frame = polars.from_arrow(self.to_arrow())
         assert isinstance(frame, polars.DataFrame)

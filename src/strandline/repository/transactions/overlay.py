@@ -17,13 +17,13 @@ from strandline.branch.view import overlaid
 from strandline.ids import check_path, check_prefix
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.objects.upload import Content, upload
-from strandline.repository.objects.writable import Overwrite, Writable, checked_condition, distinct_keys
+from strandline.repository.objects.writable import Overwrite, Writable, check_condition, distinct_keys
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.listing import objects_in
 from strandline.repository.refs.ref import Ref, key_range
 from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.claims import Claims, Guard, kept_or_own
-from strandline.tree.rows import TOMBSTONE, Entry, checked_staged, decode_staged, encode_staged
+from strandline.tree.rows import TOMBSTONE, Entry, check_staged, decode_staged, encode_staged
 
 
 @checked(but=("delete",))
@@ -46,7 +46,7 @@ class Overlay(Writable):
         self._bytes = 0
 
     @abstractmethod
-    def _demand_open(self) -> None:
+    def _refuse_closed(self) -> None:
         """Raise unless it can still be written: each kind has a life of its own."""
 
     # --- reading ------------------------------------------------------------------------------------------------------
@@ -111,12 +111,12 @@ class Overlay(Writable):
             PreconditionFailed: `create` or `if_match` does not hold.
         """
         check_path(path)
-        condition = checked_condition(create, if_match)
+        condition = check_condition(create, if_match)
         if self.is_repeat:
             return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
         with self.writing():
             entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
-            value = checked_staged([entry])[0]
+            value = check_staged([entry])[0]
             with self._lock:
                 if condition is not None:
                     found = self._find(path, path.encode())
@@ -132,7 +132,7 @@ class Overlay(Writable):
         key = check_path(path)
         if self.is_repeat:
             return False
-        self._demand_open()
+        self._refuse_closed()
         if self._find(path, key) is None:
             return False
         self._add({key: encode_staged(TOMBSTONE)})
@@ -160,11 +160,11 @@ class Overlay(Writable):
         expect: Mapping[str, str | None] | None = None,
     ) -> int:
         """Write entries; see `Writable`. What is expected here is judged again when the changes land."""
-        values = checked_staged([entry for _, entry in entries])
+        values = check_staged([entry for _, entry in entries])
         changes = dict(zip([check_path(path) for path, _ in entries], values, strict=True))
         present: Collection[str] = ()
         with self._lock:
-            self._demand_open()
+            self._refuse_closed()
             if overwrite is not None:
                 present = overwrite.present
                 tombstone = encode_staged(TOMBSTONE)
@@ -185,6 +185,6 @@ class Overlay(Writable):
 
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
         with self._lock:
-            self._demand_open()
+            self._refuse_closed()
             self._claims.changes.update(changes)
             self._sorted = None

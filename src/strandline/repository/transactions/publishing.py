@@ -70,7 +70,7 @@ class Publishing(Overlay):
         self._options = options
         self._draft = make_draft(core, options.message, options.metadata, options.committer)
         self._who = Who(writers.check_writer_name(options.writer), options.node or this_node(), this_process())
-        self._expect_unchanged = tuple(map(_checked_prefix, options.expect_unchanged))
+        self._expect_unchanged = tuple(map(_check_prefix, options.expect_unchanged))
         self._position: str | None = None
         self.position = options.position
         self._begun_at: Microseconds = 0
@@ -199,6 +199,6 @@ class Publishing(Overlay):
         return transaction_prefix(self.branch_id, self.id)
 
 
-def _checked_prefix(prefix: str) -> str:
+def _check_prefix(prefix: str) -> str:
     check_prefix(prefix)
     return prefix

@@ -17,7 +17,7 @@ from strandline.branch import transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.locking import waiting_for_locks
 from strandline.branch.rules import writers
-from strandline.branch.rules.lock_rules import demand_held
+from strandline.branch.rules.lock_rules import refuse_unheld
 from strandline.branch.transactions import Publication, Repeat
 from strandline.errors import (
     Conflict,
@@ -45,14 +45,14 @@ from strandline.repository.core.physical import (
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.core.texts import check_metadata
 from strandline.repository.objects.writable import distinct_keys
-from strandline.repository.refs.exporting import checked_path
+from strandline.repository.refs.exporting import check_local
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.claims import Guard
 from strandline.repository.transactions.options import TransactionOptions
 from strandline.repository.transactions.publishing import NEVER, Publishing
-from strandline.tree.rows import Entry, checked_staged, decode_staged
+from strandline.tree.rows import Entry, check_staged, decode_staged
 
 Phase = Literal["new", "open", "repeat", "committed", "aborted", "fenced"]
 
@@ -151,7 +151,7 @@ class Transaction(Publishing):
                 raise TransactionClosed(f"{self!r} was begun before.", next="Make another with branch.transaction(…).")
             self._refuse_twice()
             if self._locks:
-                demand_held(self._at.read().branch, self.name, self._locks)
+                refuse_unheld(self._at.read().branch, self.name, self._locks)
             begun = transactions.begin(self._at, self._who, self._options.token, self._draft.message)
             if isinstance(begun, Repeat):
                 self._repeats(begun)
@@ -216,7 +216,7 @@ class Transaction(Publishing):
                 assert error is not None
                 error.add_note(f"The transaction could not be aborted ({failed}); its successor will doom it.")
 
-    def _demand_open(self) -> None:
+    def _refuse_closed(self) -> None:
         if self.phase == "open":
             return
         told = {
@@ -251,7 +251,7 @@ class Transaction(Publishing):
         with self._lock:
             if self.phase in ("aborted", "fenced", "repeat", "new"):
                 return
-            self._demand_open()
+            self._refuse_closed()
             transactions.abort(self._at, self._who, self.id)
             self.phase = "aborted"
             self._acknowledge()
@@ -284,7 +284,7 @@ class Transaction(Publishing):
         with self._lock:
             if self.phase in ("repeat", "committed"):
                 return self.result
-            self._demand_open()
+            self._refuse_closed()
             if position is not None:
                 self.position = position
             started = time.monotonic()
@@ -336,7 +336,7 @@ class Transaction(Publishing):
     # --- writing ------------------------------------------------------------------------------------------------------
 
     def _refuse_early(self, path: str | None = None) -> None:
-        self._demand_open()
+        self._refuse_closed()
         self._commit_by_volume()
         try:
             branch = self._cell.read(self.branch_id, shared=True).branch
@@ -396,8 +396,8 @@ class Transaction(Publishing):
         keys = distinct_keys([path for path, _ in listed])
         if self.is_repeat:
             return len(keys)
-        self._demand_open()
-        values = checked_staged([entry for _, entry in listed])
+        self._refuse_closed()
+        values = check_staged([entry for _, entry in listed])
         for _, entry in listed:
             self._refuse_foreign(entry.physical_address)
         self._add(dict(zip(keys, values, strict=True)))
@@ -434,7 +434,7 @@ class Transaction(Publishing):
         """
         if condition or self.is_repeat:
             return
-        self._demand_open()
+        self._refuse_closed()
         self.abort()
         raise RequirementFailed(
             f"Transaction {self.id} of {self.writer!r} was aborted: {why}.",
@@ -465,8 +465,8 @@ class Transaction(Publishing):
         Safe because no key is used twice: each write of the resumed driver goes to names of its own.
         """
         with self._lock:
-            self._demand_open()
-            target = checked_path(path)
+            self._refuse_closed()
+            target = check_local(path)
             partial = target.with_name(f".{target.name}.part")
             body = encode_manifest(self._facts(), sorted_changes(self._claims.changes))
             try:

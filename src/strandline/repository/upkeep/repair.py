@@ -30,7 +30,7 @@ from strandline.kv.store import PredicateFailed, Store
 from strandline.repository.core import namespace
 from strandline.repository.core.promises import CONDEMNED, EXPIRED, LINK, PIN, PIN_DAYS, Condemned, Expired, Link, Pin
 from strandline.repository.core.record import PARTITION, RepositoryRecord
-from strandline.tree.rows import Entry, checked_staged, decode_staged
+from strandline.tree.rows import Entry, check_staged, decode_staged
 
 KINDS: dict[bytes, type[msgspec.Struct]] = {
     COMMIT: Commit,
@@ -315,7 +315,7 @@ class Repair:
                 path = f"staged object {key.decode()!r} of {what}"
                 try:
                     entry = _struct(Entry, msgspec.msgpack.decode(raw), "Entry", mends)
-                    (value,) = checked_staged([entry])
+                    (value,) = check_staged([entry])
                 except (Unmendable, FormatError, msgspec.MsgspecError) as error:
                     self.found.append(Mended(path, (str(error),), is_mended=False))
                     continue

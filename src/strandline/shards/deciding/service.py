@@ -191,7 +191,7 @@ class ShardService:
             OutcomeUnknown: it may have been taken.
             NotAllowed: the token is not the service's.
         """
-        import urllib3
+        import urllib3  # noqa: PLC0415 - only clients of a service need it
 
         headers = {"Content-Type": "application/msgpack"}
         token = service_token()
@@ -231,7 +231,7 @@ class ShardService:
     def _connections(self) -> urllib3.PoolManager:
         with self._lock:
             if self._pool is None:
-                import urllib3
+                import urllib3  # noqa: PLC0415 - only clients of a service need it
 
                 self._pool = urllib3.PoolManager(num_pools=8, maxsize=CONNECTIONS_MAX, block=False)
             return self._pool
@@ -284,7 +284,7 @@ def service_urls(text: str) -> tuple[str, ...]:
             )
     if urls:
         try:
-            import urllib3  # noqa: F401
+            import urllib3  # noqa: F401, PLC0415
         except ImportError as error:
             raise InvalidSettings(
                 "Shard services are reached through the package urllib3, which is not installed.",

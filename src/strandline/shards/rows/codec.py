@@ -149,7 +149,7 @@ def _json(value: Any) -> str:
 CODECS: dict[str, type[Codec]] = {codec.name: codec for codec in (ColumnCodec, JsonCodec)}
 
 
-def checked_schema(schema: pa.Schema, key: Sequence[str] | None) -> tuple[pa.Schema, tuple[str, ...]]:
+def check_schema(schema: pa.Schema, key: Sequence[str] | None) -> tuple[pa.Schema, tuple[str, ...]]:
     """A schema as shards keep it, the columns of the key first, and their names; by default all are the key.
 
     Raises:

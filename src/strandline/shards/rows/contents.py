@@ -80,7 +80,7 @@ class Rows:
 
         is_needed = [True] * len(pieces)
         if where is not None:
-            from strandline.shards.rows import pruning  # loads what few processes need
+            from strandline.shards.rows import pruning  # noqa: PLC0415 - loads what few processes need
 
             is_needed = pruning.may_match([piece.part for piece in pieces], where, schema)
         nothing = update_schema(schema if columns is None else pa.schema([schema.field(name) for name in columns]))

@@ -123,7 +123,7 @@ def _read(
     else:  # row groups that cannot match are not read; columns that an older writer had not are null
         fields = [*schema, *(pa.field(name, INT64) for name in own)]
         # Arrow's datasets import pandas: two seconds that few processes need
-        from strandline.shards.rows import pruning
+        from strandline.shards.rows import pruning  # noqa: PLC0415 - loads pandas
 
         table = pruning.matching_rows(source, pa.schema(fields), [*wanted.names, *own], where)
     rows = table.num_rows

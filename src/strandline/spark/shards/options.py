@@ -38,7 +38,7 @@ def open_place(options: Mapping[str, str]) -> tuple[Lake, str, str, str]:
     return strandline.open(options.get("lake")), *place
 
 
-def need_reader(options: Mapping[str, str]) -> str:
+def check_reader(options: Mapping[str, str]) -> str:
     """The name under which a streaming query holds what it has not read."""
     name = options.get("reader", "")
     if not name:
@@ -49,7 +49,7 @@ def need_reader(options: Mapping[str, str]) -> str:
     return name
 
 
-def need_writer(options: Mapping[str, str]) -> str:
+def check_writer(options: Mapping[str, str]) -> str:
     """The name under which a streaming query writes: its own, or the id that Spark keeps in its checkpoint.
 
     Raises:

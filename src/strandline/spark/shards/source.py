@@ -37,7 +37,7 @@ from strandline.shards.rows.updates import update_schema
 from strandline.shards.shard import Shard
 from strandline.shards.state.frontier import TOP
 from strandline.shards.state.state import State
-from strandline.spark.shards.options import need_reader, need_writer, open_place, open_shard
+from strandline.spark.shards.options import check_reader, check_writer, open_place, open_shard
 from strandline.spark.shards.sink import ShardBatchWriter, ShardStreamWriter
 
 READ_LEASE_S = 3_600
@@ -78,7 +78,7 @@ class ShardSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> ShardStreamWriter:  # noqa: N802 - Spark's name
         options = dict(self.options)
-        return ShardStreamWriter.planned(options, schema, need_writer(options))
+        return ShardStreamWriter.planned(options, schema, check_writer(options))
 
 
 @dataclass
@@ -146,7 +146,7 @@ class ShardStreamReader(DataSourceStreamReader):
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = options
-        self._name = need_reader(options)
+        self._name = check_reader(options)
         self._driver: _Driver | None = None
 
     def __getstate__(self) -> dict[str, Any]:

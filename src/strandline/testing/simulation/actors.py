@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from strandline.branch.conditional import stage_if
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
 from strandline.repository.commits.merging import MergeStrategy
@@ -221,8 +222,6 @@ def create(actor: Actor, kind: str) -> None:
     op.values = {CREATED: op.value}
 
     def act() -> None:
-        from strandline.branch.conditional import stage_if
-
         stage_if(
             branch._at,
             CREATED,

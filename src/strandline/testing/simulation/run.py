@@ -11,6 +11,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+from strandline.branch import attach, commit, compaction, heads, reset
 from strandline.branch.rules.record import LayersMoved
 from strandline.errors import NothingToCommit, ObjectMissing, StrandlineError
 from strandline.repository.repository import Repository
@@ -125,7 +126,6 @@ _read_ranges = lru_cache(512)(read_ranges)
 @contextmanager
 def instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> Iterator[None]:
     """Count verdicts and lost layers; let the sensor fire at a handful of tombstones, and caches be young or old."""
-    from strandline.branch import attach, commit, compaction, heads, reset
 
     def counted(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
-from strandline.shards.rows.codec import checked_schema, serialised
+from strandline.shards.rows.codec import check_schema, serialised
 from strandline.shards.state.transitions import initial
 from strandline.shards.upkeep.collection import collect, write_rollup
 from strandline.shards.upkeep.compaction import compact_all
@@ -70,7 +70,7 @@ class _Scripted(Client):
 
 def prepared(scheduler: Exploring, start: str) -> World:
     world = World(scheduler, 0, clocks_agree=True, on_objects=start.endswith("on objects"))
-    schema = serialised(*checked_schema(SCHEMA, ["key"]))
+    schema = serialised(*check_schema(SCHEMA, ["key"]))
     shard = world.shard("first", None, [])
     shard._machine.create(initial(SHARD, "it", "columns", schema))
     writer = shard.writer()

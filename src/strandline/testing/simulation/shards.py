@@ -37,7 +37,7 @@ from strandline.shards.log.blob_consensus import BlobConsensus
 from strandline.shards.log.consensus import Consensus
 from strandline.shards.log.kv_consensus import Head, KvConsensus
 from strandline.shards.log.metering import Meter
-from strandline.shards.rows.codec import checked_schema, serialised
+from strandline.shards.rows.codec import check_schema, serialised
 from strandline.shards.rows.contents import as_tuples, pieces_of
 from strandline.shards.shard import Shard
 from strandline.shards.state.diff import Diff, apply
@@ -498,7 +498,7 @@ def simulate(seed: int) -> Judged:
         inline_max_bytes, clocks_agree = rnd.choice((0, 4_096)), not any(jumps[: len(clients)])
         world = World(scheduler, inline_max_bytes, clocks_agree, on_objects=rnd.random() < 0.4)
         reached[f"consensus: {'objects' if world.log is not None else 'key-value store'}"] += 1
-        schema = serialised(*checked_schema(SCHEMA, ["key"]))
+        schema = serialised(*check_schema(SCHEMA, ["key"]))
         world.shard("first", None, [])._machine.create(initial(SHARD, "it", "columns", schema))
         for number, role in enumerate(clients):
             process = Process(f"p{number}")
