@@ -55,6 +55,23 @@ def test_the_reference_has_every_public_name() -> None:
     assert set(strandline.__all__) == set(strandline._LAZY) | errors | {"open", "__version__"}
 
 
+def test_all_that_is_public_says_what_it_is() -> None:
+    """Each public class, method and property has a docstring, if only an inherited one."""
+    silent = []
+    for home in (strandline, shards):
+        for kind in [one for name in home._LAZY if inspect.isclass(one := getattr(home, name))]:
+            silent += [] if kind.__doc__ else [kind.__name__]
+            for name, value in vars(kind).items():
+                function = getattr(value, "fget", None) or getattr(value, "func", None) or value
+                if (
+                    inspect.isfunction(function)
+                    and not name.startswith("_")
+                    and not inspect.getdoc(getattr(kind, name))
+                ):
+                    silent.append(f"{kind.__name__}.{name}")
+    assert silent == []
+
+
 def test_every_type_that_a_public_signature_names_can_be_imported() -> None:
     known = set(strandline.__all__) | set(shards.__all__)
     left = [getattr(strandline, name) for name in strandline._LAZY] + [getattr(shards, name) for name in shards._LAZY]

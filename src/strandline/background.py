@@ -20,7 +20,8 @@ log = logging.getLogger("strandline")
 class Background(Protocol):
     """Runs jobs beside the callers, of each key at most one at a time."""
 
-    def start(self, key: tuple[str, ...], job: Callable[[], object]) -> None: ...
+    def start(self, key: tuple[str, ...], job: Callable[[], object]) -> None:
+        """Run a job beside the callers, unless one of this key is running."""
 
     def pause(self, seconds: float) -> bool:
         """Wait within a job; at once over, and true, when the lake is being closed."""

@@ -36,13 +36,18 @@ class Clock(Protocol):
 
 
 class SystemClock:
+    """The clock of this machine."""
+
     def now_us(self) -> Microseconds:
+        """Microseconds since 1970, in UTC."""
         return time.time_ns() // 1000
 
     def sleep(self, seconds: float) -> None:
+        """Wait for some seconds."""
         time.sleep(seconds)
 
     def event(self) -> Event:
+        """An event that threads can wait for."""
         return threading.Event()
 
 

@@ -36,10 +36,12 @@ class StrandlineError(Exception):
 
     @property
     def kind(self) -> str:
+        """A word for programs, stable between versions: `not-found`, `merge-conflict`, …."""
         return kind_of(type(self)).kind
 
     @property
     def exit_code(self) -> int:
+        """The exit code of a command that ends with it."""
         return kind_of(type(self)).exit_code
 
 

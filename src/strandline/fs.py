@@ -122,6 +122,7 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
 
     @property
     def storage_options(self) -> dict[str, Any]:
+        """What makes the same file system again."""
         return self._portable
 
     @storage_options.setter
@@ -133,6 +134,7 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
 
     @property
     def lake(self) -> Lake:
+        """The lake; opened at the first use."""
         with self._lake_lock:
             if self._lake is None:
                 with _as_os_error(str(self._location)):
@@ -303,6 +305,7 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
                 target.write(chunk)
 
     def cp_file(self, path1: str, path2: str, **options: Any) -> None:
+        """Copy an object; within a branch no bytes are copied."""
         if self.isdir(path1):
             return
         with _as_os_error(path1):

@@ -205,6 +205,7 @@ class Lake:
             self._cores.pop(record.id, None)
 
     def repositories(self) -> Repositories:
+        """All repositories, by name. Read anew each time the result is iterated."""
         return Repositories(self._kv)
 
     @logged("upgrade")

@@ -62,6 +62,8 @@ class SavedRepository(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds: its root record, written last."""
+
     format: int = FORMAT_VERSION
     lake_id: str
     made_at: Microseconds

@@ -16,6 +16,7 @@ from strandline.errors import InvalidSettings
 
 
 def is_absolute(address: str) -> bool:
+    """Whether an address is a URL; others are keys in the namespace of the repository."""
     return "://" in address
 
 
@@ -60,6 +61,7 @@ class Resolver:
         self._lock = forks.lock()
 
     def resolve(self, address: str) -> tuple[BlobStore, str]:
+        """The store that an address lies in, and its key there."""
         if not is_absolute(address):
             return self.namespace, address
         parts = urlsplit(address)

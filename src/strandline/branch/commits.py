@@ -51,6 +51,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def date(self) -> datetime:
+        """When it was made, in UTC."""
         return from_us(self.date_us)
 
 

@@ -57,6 +57,7 @@ class NamedRef(msgspec.Struct, frozen=True):
 
     @property
     def created_at(self) -> datetime:
+        """When it was made, in UTC."""
         return from_us(self.created_at_us)
 
 
@@ -94,6 +95,7 @@ class Repository:
 
     @property
     def place(self) -> str:
+        """The repository, for messages."""
         return self.name
 
     def __repr__(self) -> str:
@@ -104,6 +106,7 @@ class Repository:
 
     @property
     def name(self) -> str:
+        """Its name in the lake."""
         return self._core.name
 
     @property
@@ -135,6 +138,7 @@ class Repository:
 
     @property
     def default_branch(self) -> Branch:
+        """The branch that readers begin with."""
         return self.branch(self.settings.default_branch)
 
     @logged("create branch")
@@ -164,6 +168,8 @@ class Repository:
         return delete_branch(self._core, name)
 
     def branches(self, prefix: str = "") -> RefList:
+        """The branches whose names begin with a prefix, by name."""
+
         def rows() -> Iterator[NamedRef]:
             for name, record in list_names(self._core, "branch", prefix):
                 if isinstance(record, BranchRecord):
@@ -179,9 +185,12 @@ class Repository:
 
     @logged("delete tag")
     def delete_tag(self, name: str) -> None:
+        """Delete a tag; the commit that it names stays."""
         delete_tag(self._core, name)
 
     def tags(self, prefix: str = "") -> RefList:
+        """The tags whose names begin with a prefix, by name."""
+
         def rows() -> Iterator[NamedRef]:
             for name, record in list_names(self._core, "tag", prefix):
                 if isinstance(record, TagRecord):
@@ -264,6 +273,7 @@ class Repository:
 
     @property
     def protections(self) -> tuple[Protection, ...]:
+        """The protection rules, by pattern of branch names."""
         return self.settings.protections
 
     def set_read_only(self, read_only: bool = True) -> None:

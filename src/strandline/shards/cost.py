@@ -66,10 +66,12 @@ class Bill:
 
     @property
     def dollars(self) -> float:
+        """What it all costs, in US dollars."""
         return sum(item.dollars for item in self.items)
 
     @property
     def requests(self) -> int:
+        """How many requests it all takes."""
         return sum(item.requests for item in self.items)
 
 

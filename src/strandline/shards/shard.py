@@ -60,10 +60,12 @@ class Shard:
 
     @property
     def place(self) -> str:
+        """The shard, for messages."""
         return self.name
 
     @property
     def id(self) -> ShardId:
+        """What tells it from an earlier shard of the same name."""
         return self._machine.place.shard
 
     # --- what it is now -----------------------------------------------------------------------------------------------
@@ -202,4 +204,5 @@ class Shard:
 
     @property
     def is_finished(self) -> bool:
+        """Whether its upper is the end of time: nothing can be appended any more."""
         return self.state.is_finished

@@ -44,6 +44,7 @@ _GLOB = re.compile(r"([\[\]{}*?\\])")
 
 
 def read_table(table: Table, spark: SparkSession, where: str | Column | None) -> DataFrame:
+    """The rows of a table as a data frame, read only from files that may have rows for which a condition is true."""
     record = table.record
     files = list(table._files(record))
     if where is not None:

@@ -37,6 +37,7 @@ class TableChange(msgspec.Struct, frozen=True):
 
     @property
     def date(self) -> datetime:
+        """When the commit was made, in UTC."""
         return from_us(self.date_us)
 
 

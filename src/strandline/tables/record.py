@@ -49,6 +49,7 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The names of the columns, in order."""
         return tuple(field["name"] for field in self.fields)
 
     @property

@@ -74,10 +74,12 @@ class Table:
 
     @property
     def prefix(self) -> str:
+        """The prefix of the objects of the table: its path and a "/"."""
         return self.path + "/"
 
     @property
     def record_path(self) -> str:
+        """The path of the object that holds the schema and the options."""
         return self.prefix + RECORD_NAME
 
     @property
@@ -109,6 +111,7 @@ class Table:
         return record
 
     def exists(self) -> bool:
+        """Whether there is a table at this path of the ref."""
         return self.ref.exists(self.record_path)
 
     @property

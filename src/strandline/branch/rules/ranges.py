@@ -26,9 +26,11 @@ class Range(msgspec.Struct, frozen=True, array_like=True):
         return repr(self.start) if self.end == self.start + "\0" else f"{self.start!r} to {self.end!r}"
 
     def has(self, path: str) -> bool:
+        """Whether a path lies in the range."""
         return self.start <= path and (self.end is None or path < self.end)
 
     def overlaps(self, other: Range) -> bool:
+        """Whether two ranges have a path in common."""
         return (other.end is None or self.start < other.end) and (self.end is None or other.start < self.end)
 
     def clipped(self, other: Range) -> Range:

@@ -59,6 +59,7 @@ class HeadMove(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def at(self) -> datetime:
+        """When the head moved, in UTC."""
         return from_us(self.at_us)
 
 

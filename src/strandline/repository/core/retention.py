@@ -41,6 +41,7 @@ class Retention(msgspec.Struct, frozen=True):
     branches: Mapping[str, float | None] = {}
 
     def days_of(self, branch: str) -> float | None:
+        """How many days the history of a branch is kept."""
         matching = [days for pattern, days in self.branches.items() if fnmatchcase(branch, pattern)]
         if not matching:
             return self.days

@@ -80,6 +80,7 @@ class LockedTransaction(Transaction):
 
     @property
     def ranges(self) -> tuple[Range, ...]:
+        """The ranges that are locked."""
         return self._ranges
 
     @property
@@ -89,6 +90,7 @@ class LockedTransaction(Transaction):
 
     @property
     def mode(self) -> LockMode:
+        """What the lock lets others do: `exclusive`, `shared` or `quarantine`."""
         return self._lock_options.mode
 
     @property

@@ -55,6 +55,7 @@ class LockInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def taken_at(self) -> datetime:
+        """When the lock was taken, in UTC."""
         return from_us(self.taken_at_us)
 
 

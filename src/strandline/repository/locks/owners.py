@@ -37,6 +37,7 @@ class OwnerInfo(msgspec.Struct, frozen=True):
 
     @property
     def registered_at(self) -> datetime:
+        """When the owner was registered, in UTC."""
         return from_us(self.registered_at_us)
 
 
@@ -51,6 +52,7 @@ class LockOwners(Results[OwnerInfo]):
 
     @property
     def place(self) -> str:
+        """The repository, for messages."""
         return self._core.name
 
     def __iter__(self) -> Iterator[OwnerInfo]:

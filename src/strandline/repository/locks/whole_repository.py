@@ -44,6 +44,7 @@ class RepositoryLock:
 
     @property
     def place(self) -> str:
+        """The repository, for messages."""
         return self._core.name
 
     @logged("lock repository")

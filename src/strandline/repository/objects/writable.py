@@ -61,6 +61,7 @@ class Writable(Ref):
 
     @property
     def branch_id(self) -> BranchId:
+        """What tells the branch from others of the same name, earlier or later."""
         return self._target.branch_id
 
     @property

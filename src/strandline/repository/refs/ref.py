@@ -111,6 +111,7 @@ class Ref:
         return found
 
     def exists(self, path: str) -> bool:
+        """Whether there is an object at a path."""
         return self.find(path) is not None
 
     def read(self, path: str, start: int = 0, end: int | None = None) -> bytes:

@@ -44,10 +44,12 @@ class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def modified_at(self) -> datetime:
+        """When the object was written, in UTC."""
         return from_us(self.modified_at_us)
 
     @property
     def metadata(self) -> dict[str, str]:
+        """What the writer gave with it, by key."""
         return json.loads(self.user_metadata) if self.user_metadata else {}
 
 

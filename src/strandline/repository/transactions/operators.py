@@ -59,6 +59,7 @@ class TransactionInfo(msgspec.Struct, frozen=True):
 
     @property
     def begun_at(self) -> datetime:
+        """When the transaction began, in UTC."""
         return from_us(self.begun_at_us)
 
 

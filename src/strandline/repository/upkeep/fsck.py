@@ -82,9 +82,11 @@ class FsckReport:
 
     @property
     def is_sound(self) -> bool:
+        """Whether no problem was found."""
         return self.problem_count == 0
 
     def add(self, problem: str, *, is_metadata: bool = True) -> None:
+        """Add a problem; after the first ones only their number is kept."""
         self.problem_count += 1
         self.is_complete = self.is_complete and not is_metadata
         if len(self.problems) < SHOWN:

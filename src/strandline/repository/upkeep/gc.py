@@ -31,6 +31,7 @@ class GarbageCollection:
 
     @property
     def place(self) -> str:
+        """The repository, for messages."""
         return self._core.name
 
     @property

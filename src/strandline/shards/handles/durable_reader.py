@@ -42,6 +42,7 @@ class DurableReader:
 
     @property
     def since(self) -> Antichain:
+        """The time from which this reader keeps the contents readable."""
         return antichain(self._since)
 
     def claim(self, token: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Antichain:

@@ -34,6 +34,7 @@ class Changes:
     _codec: Codec
 
     def to_list(self) -> list[Update]:
+        """The updates, as `(row, time, diff)`."""
         return list(as_tuples(self.updates, self._codec))
 
 
@@ -52,6 +53,7 @@ class Listen:
 
     @property
     def frontier(self) -> Antichain:
+        """The time up to which all changes were returned."""
         return antichain(self._frontier)
 
     @property

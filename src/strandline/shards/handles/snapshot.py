@@ -87,6 +87,7 @@ class Snapshot(Closing):
         return as_tuples(self.to_arrow(), self._codec)
 
     def to_list(self) -> list[Update]:
+        """The rows, as `(row, time, count)`."""
         return list(self)
 
 

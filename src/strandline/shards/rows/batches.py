@@ -41,6 +41,7 @@ class WrittenBatch:
 
     @property
     def rows(self) -> int:
+        """How many updates it has."""
         return sum(part.rows for part in self.parts)
 
     def __repr__(self) -> str:

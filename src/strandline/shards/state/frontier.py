@@ -39,6 +39,7 @@ class Antichain:
 
     @property
     def is_empty(self) -> bool:
+        """Whether no time comes any more."""
         return self.time is None
 
     @property

@@ -66,10 +66,12 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def rows(self) -> int:
+        """How many updates it has."""
         return sum(part.rows for part in self.parts)
 
     @property
     def size(self) -> int:
+        """How many bytes its parts take."""
         return sum(part.size for part in self.parts)
 
 
@@ -158,6 +160,7 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def schema_id(self) -> int:
+        """A digest of the schema and the key."""
         return max(self.schemas)
 
     @property
@@ -167,7 +170,9 @@ class State(msgspec.Struct, frozen=True):
 
     @property
     def inline_bytes(self) -> int:
+        """How many bytes of batches lie in the state itself."""
         return sum(len(part.inline) for batch in self.batches for part in batch.parts)
 
     def blob_keys(self) -> set[str]:
+        """The keys of all blobs that the state refers to."""
         return {part.key for batch in self.batches for part in batch.parts if part.key}
