@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def identity(self) -> tuple[str, int, str | None, str | None]:
-        """What two entries of the same content have in common; where and when their bytes were written is no part of it."""
+        """What two entries of one content have in common; where and when their bytes were written is no part of it."""
         return self.checksum, self.size, self.user_metadata, self.content_type
 
 
