@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from strandline.branch.cell import BranchCell, Seen
 from strandline.branch.commits import CommitLog
@@ -10,8 +10,7 @@ from strandline.branch.stores import Stores
 from strandline.ids import BranchId
 
 
-@dataclass(frozen=True, slots=True)
-class BranchAt:
+class BranchAt(msgspec.Struct, frozen=True):
     """A branch as code knows it that holds no handle. A name whose branch was deleted raises `BranchGone`.
 
     Attributes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 
+import msgspec
 from msgspec.structs import replace
 
 from strandline import metrics
@@ -33,8 +33,7 @@ class Moved(Exception):
     """The record is not the one that the swap was computed from. The swap surely did not happen."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(msgspec.Struct, frozen=True, gc=False):
     """A branch record as it was read: the bytes are the predicate of a swap."""
 
     raw: bytes

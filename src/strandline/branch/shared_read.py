@@ -61,7 +61,10 @@ class SharedRead(Generic[Value]):
                 self._next = _Round(self._clock)
             joined = self._next
         if is_free or joined is None:
-            return self._make(None)
+            try:
+                return self._read()
+            finally:
+                self._pass_on()
         if is_first:
             if joined.turn.wait(PATIENCE_S):
                 return self._make(joined)
@@ -70,16 +73,14 @@ class SharedRead(Generic[Value]):
             return joined.values[0]
         return self._read()
 
-    def _make(self, mine: _Round[Value] | None) -> Value:
+    def _make(self, mine: _Round[Value]) -> Value:
         try:
             value = self._read()
-            if mine is not None:
-                mine.values.append(value)
+            mine.values.append(value)
             return value
         finally:
             self._pass_on()
-            if mine is not None:
-                mine.done.set()
+            mine.done.set()
 
     def _pass_on(self) -> None:
         with self._lock:

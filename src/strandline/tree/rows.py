@@ -89,6 +89,17 @@ def encode_staged(staged: Staged) -> bytes:
     return encode_entry(staged) if isinstance(staged, Entry) else _TOMBSTONE_BYTES
 
 
+def check_one(entry: Entry) -> bytes:
+    """What is staged for an entry that came from outside; see `check_staged`."""
+    try:
+        value = encode_entry(entry)
+        if type(entry) is Entry and _decode_one(value) == entry:
+            return value
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, AttributeError):
+        pass  # said below
+    return check_staged([entry])[0]
+
+
 def check_staged(staged: Sequence[Staged]) -> list[bytes]:
     """What is staged for entries that came from outside.
 

@@ -28,7 +28,7 @@ from strandline.repository.objects.upload import Content, upload
 from strandline.repository.objects.writable import Overwrite, check_condition, distinct_keys
 from strandline.repository.refs.ref import Ref, key_range
 from strandline.repository.refs.results import ObjectInfo, as_info
-from strandline.tree.rows import TOMBSTONE, Entry, check_staged, column, encode_staged, entries_of
+from strandline.tree.rows import TOMBSTONE, Entry, check_one, check_staged, column, encode_staged, entries_of
 
 READ_WINDOW_ROWS = 50_000
 
@@ -90,7 +90,7 @@ class StagedWrites(BranchView):
 
     def stage(self, path: str, entry: Entry) -> None:
         """Stage an object whose bytes the caller has just written."""
-        stage_one(self._at, check_path(path), check_staged([entry])[0])
+        stage_one(self._at, check_path(path), check_one(entry))
 
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Stage objects whose bytes the caller has just written; not atomic. Returns their number."""

@@ -23,7 +23,7 @@ from strandline.repository.refs.listing import objects_in
 from strandline.repository.refs.ref import Ref, key_range
 from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.claims import Claims, Guard, kept_or_own
-from strandline.tree.rows import TOMBSTONE, Entry, check_staged, decode_staged, encode_staged
+from strandline.tree.rows import TOMBSTONE, Entry, check_one, check_staged, decode_staged, encode_staged
 
 
 @checked(but=("delete",))
@@ -116,7 +116,7 @@ class Overlay(Writable):
             return self.find(path) or ObjectInfo(path, "", 0, "", 0)  # the first run may have called it otherwise
         with self.writing():
             entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
-            value = check_staged([entry])[0]
+            value = check_one(entry)
             with self._lock:
                 if condition is not None:
                     found = self._find(path, path.encode())
