@@ -65,7 +65,7 @@ def version_of(value: bytes) -> int:
     """The format of a record.
 
     Raises:
-        Corrupted: it is no record.
+        Corrupted: the bytes are not a record.
     """
     try:
         return _versions.decode(value)[0]

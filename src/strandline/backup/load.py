@@ -88,7 +88,7 @@ def load(
         kv.set_if(PARTITION, record.name.encode(), encode(record), ABSENT if raw is None else raw)
     except PredicateFailed:
         raise Conflict(
-            f"Somebody else made a repository {record.name!r} meanwhile.", next="Restore under another name."
+            f"Somebody else made a repository {record.name!r} during the restore.", next="Restore under another name."
         ) from None
 
 

@@ -72,7 +72,7 @@ class Attempts:
         )
 
     def _winners(self) -> str:
-        """Who changed the branch meanwhile, as this process saw it."""
+        """A sentence about the changes that came first, as far as this process saw them."""
         meanwhile = self._cell.change_count - self._changes_before
         seen = list(self._cell.changes)[-meanwhile:] if meanwhile else []
         if not seen:

@@ -316,7 +316,7 @@ class _Patience:
 
 
 def waiting_for_locks(clock: Clock, seconds: float, act: Callable[[], Result]) -> Result:
-    """Repeat what meets locks of others, for so long, with growing pauses; then it fails with what it met.
+    """Repeat what meets locks of others, with growing pauses, until the time is over; then it fails with what it met.
 
     For jobs that have computed something: a lock costs them time, and never a part of their data.
     """

@@ -31,7 +31,7 @@ class Sensor:
     clock: Clock
 
     def saw_tombstones(self, name: str, branch: BranchRecord, count: int) -> None:
-        """A call staged so many deletions, or passed so many while it looked for entries."""
+        """Count the deletions that a call staged, or passed while it looked for entries."""
         if count and random.random() * TOMBSTONES < count and self._may_compact(branch):
             self.fire(name, branch)
 

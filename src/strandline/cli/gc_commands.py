@@ -83,7 +83,7 @@ def _tell(out: Output, verb: str, collect: Callable[[Progress], GarbagePlan]) ->
 @app.command()
 def retention(
     repository: RepositoryArgument,
-    days: Annotated[float | None, typer.Option(help="Keep commits for so many days.")] = None,
+    days: Annotated[float | None, typer.Option(help="How many days commits are kept.")] = None,
     forever: Annotated[bool, typer.Option("--forever", help="Keep all commits.")] = False,
     branch: Annotated[
         list[str] | None, typer.Option(metavar="PATTERN=DAYS", help="Days for some branches; 'forever' keeps all.")

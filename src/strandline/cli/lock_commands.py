@@ -15,7 +15,7 @@ from strandline.errors import UsageError
 from strandline.repository.locks.locks import LockInfo
 
 app = typer.Typer(name="lock", help="Locks on ranges of a branch: everyone else keeps working beside them.")
-owner_app = typer.Typer(name="owner", help="Who may hold locks, and what for.")
+owner_app = typer.Typer(name="owner", help="The owners that may hold locks, and what each is for.")
 app.add_typer(owner_app)
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
@@ -26,7 +26,9 @@ BetweenOption = Annotated[
     typer.Option("--between", metavar="START..END", help="A range of paths; without END, to the very end."),
 ]
 OwnerOption = Annotated[str, typer.Option(help="Registered with `lock owner add`.")]
-TimeoutOption = Annotated[float, typer.Option("--wait", min=0, metavar="SECONDS", help="Wait so long for others.")]
+TimeoutOption = Annotated[
+    float, typer.Option("--wait", min=0, metavar="SECONDS", help="How long to wait for locks of others.")
+]
 DirtyOption = Annotated[OnDirty, typer.Option(help="What to do about uncommitted changes there.")]
 ModeOption = Annotated[
     LockMode, typer.Option(help="Nobody else changes it, nobody changes it, or nobody else reads it.")

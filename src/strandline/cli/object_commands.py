@@ -53,7 +53,7 @@ def ls(
     place: Place,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Go into folders.")] = False,
     after: Annotated[str, typer.Option(help="Begin behind this path.")] = "",
-    amount: Annotated[int | None, typer.Option(help="At most so many.")] = None,
+    amount: Annotated[int | None, typer.Option(help="The most to show.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""`strandline range`: jobs on a range that is frozen meanwhile"""
+"""`strandline range`: jobs on a range that is frozen while they run"""
 
 from __future__ import annotations
 

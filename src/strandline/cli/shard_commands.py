@@ -175,7 +175,9 @@ def cat(
 def tail(
     shard: ShardArgument,
     as_of: Annotated[int, typer.Option(help="Show what changed after this time.", min=0)],
-    wait: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Go on until nothing came for so long.")] = 0.0,
+    wait: Annotated[
+        float, typer.Option(min=0, metavar="SECONDS", help="Go on until nothing has come for this long.")
+    ] = 0.0,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -70,7 +70,7 @@ def files(place: Place, where: WhereOption = None, lake: LakeOption = None, as_j
 @app.command()
 def history(
     place: Place,
-    amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="At most so many commits.")] = None,
+    amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="The most commits to show.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:

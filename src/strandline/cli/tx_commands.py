@@ -15,7 +15,10 @@ app = typer.Typer(name="tx", help="Transactions of jobs: who has which open, and
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
 IdArgument = Annotated[int, typer.Argument(help="The number that `tx list` shows.", min=1)]
 QuietOption = Annotated[
-    float, typer.Option("--quiet-for", min=0, metavar="SECONDS", help="Wait until it has written nothing for so long.")
+    float,
+    typer.Option(
+        "--quiet-for", min=0, metavar="SECONDS", help="Wait until the transaction has written nothing for this long."
+    ),
 ]
 COLUMNS = ("id", "writer", "state", "begun", "node", "commit", "message")
 

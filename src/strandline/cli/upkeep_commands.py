@@ -30,7 +30,7 @@ def compact(
         nothing = f"Nothing is staged on {branch} that would have to be compacted."
         told = {
             "done": f"Compacted {branch}: {what} in {done.seconds:.2f} s." if done.entries else nothing,
-            "superseded": f"Others committed, discarded or compacted what was staged on {branch} meanwhile.",
+            "superseded": f"Others committed, discarded or compacted what was staged on {branch} at the same time.",
             "cooling down": f"Another compaction of {branch} began less than a minute ago; --force begins one anyway.",
         }[done.outcome]
         s.out.say(told, {"branch": branch, **asdict(done)})
@@ -38,7 +38,7 @@ def compact(
 
 def reflog(
     branch: BranchArgument,
-    amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="At most so many moves.")] = None,
+    amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="The most moves to show.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:

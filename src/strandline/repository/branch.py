@@ -72,7 +72,7 @@ class Branch(StagedWrites):
         date: datetime | None = None,
         allow_empty: bool = False,
     ) -> Commit:
-        """Commit everything staged; writers go on meanwhile.
+        """Commit everything staged; writers go on while it runs.
 
         Raises:
             NothingToCommit: nothing is staged in effect and `allow_empty` is not set.
@@ -191,7 +191,7 @@ class Branch(StagedWrites):
             on_staged: what to do if others have staged changes in the ranges it overwrites: "fail", or "keep" them
                 staged over it.
             position: how far the job has consumed its source; may be set later, or given to `commit`.
-            max_uncommitted_bytes: publish, and go on in a new transaction, whenever so much has come together.
+            max_uncommitted_bytes: publish, and go on in a new transaction, whenever this much has come together.
             locks: ids of locks that are held: what they cover may be changed. They stay.
             lock_patience_s: how long `commit` waits for locks of others before it fails with `RangeLocked`.
         """
@@ -233,7 +233,7 @@ class Branch(StagedWrites):
             what: a prefix, a pair of paths (start, end), or several of these.
             owner: registered in `repository.lock_owners`; others read its description in the errors that they get.
             mode: "exclusive"; "shared", so that nobody changes anything; "quarantine", so that nobody else reads it.
-            timeout_s: wait so long for locks of others; first come, first served.
+            timeout_s: how long to wait for locks of others; first come, first served.
             on_dirty: what to do about uncommitted changes in the ranges: "fail", "commit" everything, "discard" them.
             writer: a job's name: a later run under the same name takes the lock over from a dead one.
             token: makes a repetition recognisable: if the same was published before, nothing is locked or written.
@@ -263,7 +263,7 @@ class Branch(StagedWrites):
 
     @property
     def range_jobs(self) -> RangeJobs:
-        """Jobs on ranges that are frozen meanwhile: load, restore, move, export."""
+        """Jobs on ranges that are frozen while they run: load, restore, move, export."""
         return RangeJobs(self._core, self._at)
 
     @property

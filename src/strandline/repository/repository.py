@@ -289,11 +289,13 @@ class Repository:
             self.branch(name)  # a deletion that was under way has looked at the settings before this change
         except RefNotFound:
             change_settings(self._core, lambda record: replace(record, default_branch=before))
-            raise NotAllowed(f"Branch {name!r} was deleted meanwhile.", safe=f"The default is {before!r}.") from None
+            raise NotAllowed(
+                f"Branch {name!r} was deleted during the call.", safe=f"The default is {before!r}."
+            ) from None
 
     @property
     def lock_owners(self) -> LockOwners:
-        """Who may hold locks on branches, and what for."""
+        """The owners that may hold locks on branches, and what each is for."""
         return LockOwners(self._core)
 
     def lock_repository(

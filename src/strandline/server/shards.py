@@ -134,7 +134,7 @@ class ShardApp:
 
     @contextmanager
     def _turn(self, shard: ShardId) -> Iterator[None]:
-        """Of one shard only so many commands wait at once, so that others get a thread."""
+        """How many commands of one shard may wait at once; beyond that, others would get no thread."""
         with self._lock:
             if self._under_way[shard] >= MAX_COMMANDS_TOGETHER:
                 raise Contention("Too many want to change this shard at once.", next="Repeat the call.")

@@ -134,7 +134,7 @@ class ShardCatalog:
 
     def _first(self, record: ShardRecord, schema: pa.Schema | None, key: Sequence[str] | None, codec: str) -> State:
         if codec not in CODECS:
-            raise UsageError(f"{codec!r} is no codec.", next=f"There are {', '.join(CODECS)}.")
+            raise UsageError(f"{codec!r} is not a codec.", next=f"There are {', '.join(CODECS)}.")
         if schema is None:
             if codec != JsonCodec.name:
                 raise ShardNotFound(f"The shard {record.name!r} was never finished being made.", next="Give a schema.")
@@ -142,7 +142,7 @@ class ShardCatalog:
         return initial(record.id, record.name, codec, serialised(*check_schema(schema, key)))
 
     def exists(self, record: ShardRecord) -> bool:
-        """Whether a shard was made, and not only named by somebody who died meanwhile."""
+        """Whether a shard was made, and not only named by a process that died then."""
         return self._opened(record)._machine.find() is not None
 
     def list(self) -> Iterator[ShardRecord]:
@@ -185,7 +185,9 @@ class ShardCatalog:
         except PredicateFailed:
             found = self._record(record.name)
             if found is None:
-                raise AlreadyExists(f"The shard {record.name!r} was made and deleted meanwhile.") from None
+                raise AlreadyExists(
+                    f"The shard {record.name!r} was made and deleted by somebody else during the call."
+                ) from None
             return found
         return record
 

@@ -86,7 +86,7 @@ def yearly(counts: Mapping[str, Count], seconds: float, prices: Prices | None = 
         UsageError: the time is not positive.
     """
     if not seconds > 0:
-        raise UsageError(f"{seconds!r} seconds are no time to count in.")
+        raise UsageError(f"seconds must be more than 0; got {seconds!r}.")
     price = prices or Prices()
     items = []
     for kind, count in counts.items():

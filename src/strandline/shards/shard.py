@@ -112,7 +112,7 @@ class Shard:
         return Writer(self._open, name)
 
     def batching_writer(self, every_s: float, name: str = "") -> BatchingWriter:
-        """A handle that collects updates and appends them together: fewer requests, and news that are so much later."""
+        """A handle that collects updates and appends them together: fewer requests, and news come later by that."""
         return BatchingWriter(self._open, self._heartbeats.background, every_s, name)
 
     def reader(self, *, lease_s: int = READER_LEASE_S, timeout_s: float = DEFAULT_TIMEOUT_S) -> Reader:
@@ -135,7 +135,7 @@ class Shard:
         return snapshot_of(self._open, as_of, num_splits, timeout_s, None)
 
     def listen(self, as_of: int, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Listen:
-        """All changes after a time, as they come. Who may be slow takes a `reader`, or a durable one beside it."""
+        """All changes after a time, as they come. A slow caller takes a `reader`, or a durable one, beside it."""
         return listen_to(self._open, as_of, timeout_s)
 
     # --- changes of the whole -----------------------------------------------------------------------------------------

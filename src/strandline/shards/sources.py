@@ -52,7 +52,7 @@ class Bindings(Generic[Position]):
 
     def __init__(self, shard: Shard, *, by_clock: bool = False) -> None:
         if sorted(shard.schema.names) != ["position", "source", "time"]:
-            raise UsageError(f"{shard.name!r} is no shard of bindings.", next="Make it with bindings_schema(…).")
+            raise UsageError(f"{shard.name!r} is not a shard of bindings.", next="Make it with bindings_schema(…).")
         self._shard = shard
         self._by_clock = by_clock
         self._upper = 0
@@ -195,7 +195,7 @@ def drain(wal: Shard, shard: Shard, *, timeout_s: float = 0.0) -> int:
     they are in the shard: hold it with a reader, or a durable one.
 
     Args:
-        timeout_s: go on until nothing came for so long.
+        timeout_s: go on until nothing has come for this long.
 
     Returns:
         How many appends this call made; others may have made the rest.

@@ -46,7 +46,7 @@ def changes(
         the columns of the table, and `_diff`.
 
     Raises:
-        TableNotFound: `rows` of what is no table.
+        TableNotFound: `rows` of a path that is not a table.
         BeforeSince: what came after that move was forgotten: all streams of the feed have read it.
         Conflict, CommitExpired: changes in between are not known any more.
     """

@@ -41,7 +41,7 @@ def parse_condition(text: str, record: TableRecord, timezone: str = "UTC") -> Co
         timezone: of timestamps that name none.
 
     Raises:
-        UsageError: it is no SQL condition, or names a column that the table does not have.
+        UsageError: the text is not an SQL condition, or names a column that the table does not have.
     """
     try:
         tree = sqlglot.parse_one(text, read="spark")

@@ -27,7 +27,7 @@ def is_data_file(name: str, file_format: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a path below a table is not for readers: a part begins with "_" or ".", and is no column's folder."""
+    """Whether a path below a table is not for readers: a part begins with "_" or ".", and is not a column's folder."""
     *folders, last = name.split("/")
     return last.startswith(("_", ".")) or any(part.startswith(("_", ".")) and "=" not in part for part in folders)
 

@@ -100,7 +100,7 @@ class Table:
         """The table record.
 
         Raises:
-            TableNotFound: the path is no table at this ref.
+            TableNotFound: there is no table at the path in this ref.
         """
         _, record = self._find_record()
         if record is None:
@@ -187,7 +187,7 @@ class Table:
                 partitions and files that have none are not read.
 
         Raises:
-            TableNotFound: the path is no table at this ref.
+            TableNotFound: there is no table at the path in this ref.
             UsageError: the condition does not fit, or the session cannot reach the object store.
             ObjectMissing: a file of the table is gone from the object store.
         """
@@ -306,7 +306,7 @@ class Table:
 
         Raises:
             SchemaMismatch: the columns are not the table's. Spark has written nothing.
-            Conflict: the table was made or changed by somebody else meanwhile. Nothing of this write is visible.
+            Conflict: somebody else made or changed the table since the write began. Nothing of this write is visible.
             StorageError: Spark failed. Nothing of this write is visible.
         """
         if message is None and writer is not None:

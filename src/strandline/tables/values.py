@@ -75,7 +75,7 @@ def text_value(text: str | None, kind: Kind | None) -> Span:
     if text is None:
         return Span(has_values=False)
     value = partition_value(text, kind)
-    # a text that is no value of the column's kind is null to Spark
+    # a text that is not a value of the column's kind is null to Spark
     return ANYTHING if value is None else Span(value, value, has_nulls=False)
 
 

@@ -16,7 +16,7 @@ from strandline.tree.rows import POOL, BoolArray, Changes, IntArray, column, con
 from strandline.tree.store import Tree, TreeStore
 
 FEW_CHANGES = 32
-"""Up to so many changes of a range, slicing it costs less than indexing it."""
+"""Up to this many changes of a range, slicing it costs less than indexing it."""
 
 
 @dataclass(frozen=True, slots=True)

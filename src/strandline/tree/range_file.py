@@ -138,7 +138,7 @@ def read_rows(data: bytes, expected: RangeId) -> pa.Table:
     """Read a range and check that it says what its id promises.
 
     Raises:
-        Corrupted: it does not, or is no Parquet file.
+        Corrupted: it does not, or is not a Parquet file.
         NewerFormat: a newer strandline wrote it.
     """
     rows = _read(data, SCHEMA, f"Range {expected}")

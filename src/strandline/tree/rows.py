@@ -77,7 +77,7 @@ TOMBSTONE = Tombstone()
 Staged = Entry | Tombstone
 
 CHECKED_AT_ONCE = 512
-"""Entries are checked by reading them again, so many at a time: 100,000 at once took twice as long, in fresh memory."""
+"""How many entries are checked at a time, by reading them back: 100,000 at once took twice as long, in fresh memory."""
 
 _TOMBSTONE_BYTES = msgspec.msgpack.encode(None)
 encode_entry = msgspec.msgpack.Encoder().encode

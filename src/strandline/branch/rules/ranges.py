@@ -78,7 +78,7 @@ def as_ranges(wanted: Wanted | Iterable[Wanted]) -> tuple[Range, ...]:
 
 
 def _holds_ranges(some: object) -> bool:
-    """Whether a tuple is one of ranges, as others are returned: a tuple of texts that is no pair may mean anything."""
+    """Whether a tuple holds ranges, as results do; a tuple of texts that is not a pair may mean anything."""
     return isinstance(some, tuple) and all(isinstance(one, Range) or _is_pair(one) for one in some)
 
 

@@ -78,7 +78,7 @@ def decode_manifest(body: bytes, name: str) -> tuple[Facts, dict[bytes, bytes]]:
     """The facts, and the changes as staged pairs.
 
     Raises:
-        Corrupted: it is no manifest.
+        Corrupted: the bytes are not a manifest.
     """
     try:
         table = pq.read_table(pa.BufferReader(body))

@@ -28,9 +28,9 @@ from strandline.shards.deciding.service import ShardService
 from strandline.shards.shard import Shard
 
 SWEEP_EVERY_COMMITS = 100
-"""One commit in so many, by chance, sweeps dropped tokens: so do many short processes with a commit each."""
+"""One commit of this many, by chance, sweeps dropped tokens; so many short processes sweep as often as a long one."""
 COMPACT_AFTER_S = 1.0
-"""A compaction waits so long before it begins: deletions are often followed by a commit, which does the same work."""
+"""How long a compaction waits before it begins: a commit, which does the same work, often follows deletions."""
 
 
 @dataclass

@@ -28,7 +28,7 @@ MAX_RULES = 100
 
 
 class Retention(msgspec.Struct, frozen=True):
-    """For how long commits are kept that are no branch's head any more.
+    """How long commits are kept that no branch has as its head any more.
 
     The days count from the commit's date, or from when it ceased to be the head, whichever is later.
 

@@ -21,7 +21,7 @@ SOURCE = "strandline.source"
 class Checkpoints:
     """The checkpoints of a transaction under a lock: files beside its manifest, each with some of its changes.
 
-    Whoever begins under the name of a job whose transaction is open, with its lock held, goes on with that very
+    A run that begins under the name of a job whose transaction is open, with its lock held, goes on with that very
     transaction, if its source is the same still; else it begins anew. If the first process lives after all, both write
     to keys of their own, and one of them is published.
 

@@ -42,7 +42,7 @@ class Exporting(RangeJob):
         on_dirty: OnDirty = "fail",
         progress: Progress = no_progress,
     ) -> RangeResult:
-        """Copy ranges into a folder of plain files, as they are at one instant, with nobody changing them meanwhile.
+        """Copy ranges into a folder of plain files, as they are at one instant. Nobody can change them while it runs.
 
         Raises:
             UsageError: the folder holds something else than an export by this job.

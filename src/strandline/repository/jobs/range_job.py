@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHECKPOINT_OBJECTS = 32
-"""How many objects are copied between two checkpoints: a run that dies has at most so many to copy again."""
+"""How many objects are copied between two checkpoints: a run that dies copies at most this many again."""
 SPARK_OBJECTS = 4_096
 """The same where Spark copies: each batch is a job."""
 _JOB = re.compile(r"[A-Za-z0-9 ._:@/+-]{1,80}", re.ASCII)

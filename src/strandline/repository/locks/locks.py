@@ -120,7 +120,7 @@ class Locks(OfBranch, Results[LockInfo]):
 
         Args:
             what: a prefix, a pair (start, end), or several of these.
-            timeout_s: wait so long for locks of others; first come, first served.
+            timeout_s: how long to wait for locks of others; first come, first served.
             on_dirty: what to do if uncommitted changes lie there: "fail", "commit" everything, or "discard" them.
             under: ids of locks that the caller holds, such as one on the whole branch.
 
@@ -158,7 +158,7 @@ class Locks(OfBranch, Results[LockInfo]):
 
     @logged("extend lock")
     def extend(self, id: str, what: Ranges, *, timeout_s: float = 0.0, on_dirty: OnDirty = "fail") -> LockInfo:
-        """Let a lock cover more; nothing of what it covers is free meanwhile.
+        """Let a lock cover more; nothing of what it covers becomes free at any moment.
 
         Raises:
             LockRejected: it has ended, or others are in the way.

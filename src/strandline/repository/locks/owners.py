@@ -1,4 +1,4 @@
-"""Who may hold locks in a repository."""
+"""The owners that may hold locks in a repository."""
 
 from __future__ import annotations
 

@@ -162,7 +162,7 @@ def bring_rules(core: RepositoryCore, name: str, branch: BranchRecord, *, is_con
 
 
 def being_made(branch: BranchRecord, by: str) -> LockRecord:
-    """The lock under which a branch is made: whoever is slow to make it finds out what was decided meanwhile."""
+    """The lock under which a branch is made: a slow maker finds out what was decided in the time between."""
     return LockRecord(
         id=f"{BEING_MADE}{branch.branch_id}",
         owner="create branch",
@@ -230,12 +230,12 @@ def delete_branch(core: RepositoryCore, name: str) -> CommitId:
             raise StoreUnavailable(
                 error.what,
                 happened="unknown",
-                safe=f"Branch {name!r} was deleted; it is unknown whether it was made the default branch meanwhile.",
+                safe=f"Branch {name!r} was deleted; it is unknown whether it became the default branch just then.",
                 next="Look at the repository's default branch.",
             ) from error
         if is_default:
             _bring_back(core, name, seen.branch)
-            raise NotAllowed(f"{name!r} was made the default branch meanwhile, so it stays.")
+            raise NotAllowed(f"{name!r} was made the default branch at the same time, so it stays.")
         with suppress(StoreUnavailable):  # the branch is gone; what is left of its reflog harms nobody
             forget_moves(core.stores, seen.branch.branch_id)
             forget_transactions(core.stores, seen.branch.branch_id)

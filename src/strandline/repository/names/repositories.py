@@ -69,7 +69,8 @@ def create_repository(
 ) -> RepositoryRecord:
     """Make a repository: its namespace, its first commit and branch, and last of all its name.
 
-    Whoever sees the name sees a complete repository. Of two who create it at once, one gets `AlreadyExists`.
+    A caller that sees the name sees a complete repository. Of two callers that create it at once, one gets
+    `AlreadyExists`.
     """
     check_repository_name(record.name)
     check_ref_name(record.default_branch)
@@ -171,7 +172,9 @@ def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStore
         try:
             kv.set_if(PARTITION, name.encode(), encode(marked), raw)
         except PredicateFailed:
-            raise Contention(f"Repository {name!r} was changed meanwhile.", next="Repeat the call.") from None
+            raise Contention(
+                f"Repository {name!r} was changed by somebody else during the call.", next="Repeat the call."
+            ) from None
         raw, record = encode(marked), marked
     stores = make_stores(record)
     for key, _ in list(kv.scan(stores.refs)):
@@ -184,7 +187,9 @@ def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStore
     except PredicateFailed:
         _, now = read_record(kv, name)
         if now is None or (now.id == record.id and now.state != "deleted"):
-            raise Contention(f"Repository {name!r} was changed meanwhile.", next="Repeat the call.") from None
+            raise Contention(
+                f"Repository {name!r} was changed by somebody else during the call.", next="Repeat the call."
+            ) from None
     return record
 
 

@@ -279,7 +279,7 @@ class StagedWrites(BranchView):
                 found = self._sealed(record, path, exactly=True)
                 if (found[0][1].checksum if found else None) != checksum:
                     raise Conflict(
-                        f"{path!r} on branch {self.name!r} was changed by somebody else meanwhile.",
+                        f"{path!r} on branch {self.name!r} was changed by somebody else during the call.",
                         paths=[path],
                         next="Look at the change, then repeat the call.",
                     )
@@ -295,7 +295,7 @@ class StagedWrites(BranchView):
                 if missing:
                     told = some_paths(sorted(missing))
                     raise Conflict(
-                        f"{told} on branch {self.name!r} was deleted by somebody else meanwhile.",
+                        f"{told} on branch {self.name!r} was deleted by somebody else during the call.",
                         paths=sorted(missing),
                         next="Look at the change, then repeat the call.",
                     )

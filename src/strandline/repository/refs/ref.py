@@ -191,7 +191,7 @@ class Ref:
         Args:
             delimiter: paths with a delimiter after the prefix are shown once, as `CommonPrefix`.
             after: begin behind this path.
-            amount: at most so many.
+            amount: the most that are returned.
         """
         return Listing(self._window, prefix, delimiter, after, amount)
 

@@ -12,7 +12,7 @@ from strandline.tree.rows import TOMBSTONE, Entry, encode_staged, entries_of
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A range that was overwritten, and what may happen to it meanwhile.
+    """A range that was overwritten, and what others may do to it until the commit.
 
     Attributes:
         keep: which objects there the overwrite leaves alone.

@@ -104,7 +104,7 @@ class Writers(OfBranch, Results[WriterInfo]):
         """Take a writer out of service: it can begin no more, its open transaction is doomed and acknowledged.
 
         Args:
-            quiet_s: acknowledge only when nothing new has appeared below its prefix for so long.
+            quiet_s: acknowledge only when nothing new has appeared below its prefix for this many seconds.
             revoke: called when it is doomed: takes its credentials away, where the store can.
         """
         found = self[writers.check_writer_name(name)]
@@ -168,7 +168,7 @@ class Transactions(OfBranch, Results[TransactionInfo]):
         credentials were revoked; what still comes later is found by a second sweep.
 
         Args:
-            quiet_s: wait until nothing new has appeared below its prefix for so long.
+            quiet_s: wait until nothing new has appeared below its prefix for this many seconds.
         """
         record = self._find(id)
         self._wait_until_quiet(id, quiet_s)

@@ -147,7 +147,7 @@ class Overlay(Writable):
         return len(keys)
 
     def delete_prefix(self, prefix: str) -> int:
-        """Delete everything below a prefix; refused in the end if somebody adds to it meanwhile. Returns the number."""
+        """Delete everything below a prefix; the commit is refused if somebody adds to it first. Returns the number."""
         check_prefix(prefix)
         if self.is_repeat:
             return 0

@@ -421,7 +421,7 @@ class Transaction(Publishing):
                 staged = decode_staged(value)
                 if isinstance(staged, Entry) and not staged.physical_address.startswith(prefix):
                     raise TransactionClosed(
-                        f"{staged.physical_address!r} was written for another transaction, which has ended meanwhile.",
+                        f"{staged.physical_address!r} was written for another transaction, which has ended.",
                         next="Write it again.",
                     )
             super()._add(changes)
@@ -448,7 +448,7 @@ class Transaction(Publishing):
         return error
 
     def refuse_doomed(self, error: Exception) -> None:
-        """A transaction that was rejected may find its files collected: that is no damage, and is not called so."""
+        """A transaction that was rejected may find its files collected, which is not reported as damage."""
         if self.phase != "open" or self.is_open():
             return
         try:

@@ -41,7 +41,7 @@ class GarbageCollection:
 
     @logged("set retention")
     def set_retention(self, days: float | None, branches: Mapping[str, float | None] | None = None) -> None:
-        """Say for how long commits are kept that are no branch's head; tags and pins keep theirs all the same.
+        """Set how long commits are kept that no branch has as its head; tags and pins keep theirs in any case.
 
         Args:
             days: None keeps all.
@@ -97,7 +97,7 @@ class GarbageCollection:
         marker: Marker = mark_here
         if spark is not None:
             if type(spark).__module__.partition(".")[0] != "pyspark":
-                raise UsageError(f"{spark!r} is no Spark session.", next="Give a SparkSession, or leave it out.")
+                raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
             marker = engine("spark").marker(spark)
         return Collector(
             self._core,

@@ -66,7 +66,7 @@ class Place:
         folder: of its blobs, without a trailing slash.
         host: who stands on the states that this process makes.
         inline_max_bytes: parts that are smaller lie in the state; 0 for none.
-        inline_total_bytes: so many bytes of parts may lie in the state (exclusive).
+        inline_total_bytes: how many bytes of parts may lie in the state (exclusive).
     """
 
     shard: ShardId

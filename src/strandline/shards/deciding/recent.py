@@ -13,7 +13,7 @@ TOLD_BYTES = 256 << 10
 
 
 class Recent:
-    """The end of a log without gaps, as far back as so many bytes reach. Safe to share between threads."""
+    """The end of a log without gaps, up to a number of bytes. Safe to share between threads."""
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self._kept_bytes = kept_bytes

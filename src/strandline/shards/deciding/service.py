@@ -42,12 +42,12 @@ MAINTAIN_PATH = "/v1/maintain"
 HEALTH_PATH = "/v1/health"
 TOKEN_VARIABLE = "STRANDLINE_SERVICE_TOKEN"
 DECIDE_WITHIN_S = 5.0
-"""A service is given so long for one attempt, so that a client soon learns that a copy hangs."""
+"""How long one attempt may take, so that a client soon learns that a copy of the service hangs."""
 ANSWER_WITHIN_S = 2.0
-"""And so much longer for its answer to come."""
+"""How much longer its answer may take to come."""
 CONNECT_WITHIN_S = 1.0
 ASKED_AGAIN_AFTER_S = 5.0
-"""A copy that failed is left alone for so long."""
+"""How long a copy that failed is left alone."""
 CONNECTIONS_MAX = 64
 
 
@@ -274,7 +274,7 @@ def service_urls(text: str) -> tuple[str, ...]:
     """The addresses of the copies, from a setting with commas between them.
 
     Raises:
-        InvalidSettings: one is no http(s) address, or the package that speaks HTTP is not installed.
+        InvalidSettings: an address is not one of http(s), or the package that speaks HTTP is not installed.
     """
     urls = tuple(url.strip().rstrip("/") for url in text.split(",") if url.strip())
     for url in urls:

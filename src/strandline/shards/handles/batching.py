@@ -83,7 +83,7 @@ class BatchingWriter(Closing):
 
         Raises:
             StrandlineError: it may or may not have been appended. It is still held, and a further call appends it once;
-                except if another process appended under the same name meanwhile, or an unnamed writer's lease ended.
+                except if another process has appended under the same name, or an unnamed writer's lease has ended.
         """
         with self._lock:  # one append at a time: what is added meanwhile waits for the next
             return self._append()

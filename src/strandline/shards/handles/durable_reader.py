@@ -22,8 +22,8 @@ from strandline.shards.state.transitions import (
 class DurableReader:
     """Holds what may still be read, without a lease, under a name that outlives processes.
 
-    Whoever uses it shows the token that its last user left: a zombie learns that somebody else came. To read, take the
-    shard's `snapshot` and `listen`: while the name stands, nothing from its since on is forgotten.
+    A process that uses it shows the token that the last one left: a zombie learns that another one came. To read, take
+    the shard's `snapshot` and `listen`: while the name stands, nothing from its since on is forgotten.
     """
 
     def __init__(self, shard: OpenShard, name: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:

@@ -206,7 +206,7 @@ class Writer(Closing):
             UpperMismatch: the shard is finished.
         """
         if updates is None:
-            raise UsageError("There are no updates to append, but None.", next="Give [] to move the upper alone.")
+            raise UsageError("The updates to append are None.", next="Give [] to move the upper alone.")
         time = self._append_next(updates, None, check_token(token), timeout_s)
         assert time is not None
         return time

@@ -31,7 +31,8 @@ class Consensus(ABC):
 
     Attributes:
         may_refuse_its_own: a `compare_and_set` that answers False may have been done by an attempt of the same call, as
-            with object stores whose client repeats a request. Whoever gets False looks whether the record is its own.
+            with object stores whose client repeats a request. A caller that gets False looks whether the record is its
+            own.
     """
 
     may_refuse_its_own: bool = False
@@ -48,7 +49,7 @@ class Consensus(ABC):
             Whether it was appended.
 
         Raises:
-            UsageError: `seqno` is no sequence number.
+            UsageError: `seqno` is not a sequence number.
         """
 
     @abstractmethod

@@ -21,7 +21,7 @@ from strandline.shards.state.frontier import Frontier, antichain, bound_of
 from strandline.shards.state.state import Batch, Part, ShardId
 
 PART_TARGET_BYTES = 64 << 20
-"""A part holds about so many bytes of Arrow data."""
+"""About how many bytes of Arrow data a part holds."""
 PARTS_IN_FLIGHT = 2
 """So many parts are written at a time; whoever adds more waits."""
 
@@ -142,7 +142,7 @@ def joined(shard: ShardId, batches: Sequence[WrittenBatch], lower: int, upper: i
     parts: list[Part] = []
     for batch in batches:
         if not isinstance(batch, WrittenBatch):
-            raise UsageError(f"{batch!r} is no batch.", next="Make one with writer.batch(…).")
+            raise UsageError(f"{batch!r} is not a batch.", next="Make one with writer.batch(…).")
         if batch.shard != shard:
             raise UsageError(f"{batch!r} was written for shard {batch.shard!r}, not for {shard!r}.")
         if batch.lower > lower or batch.upper < upper:

@@ -161,7 +161,7 @@ def check_schema(schema: pa.Schema, key: Sequence[str] | None) -> tuple[pa.Schem
     missing = [name for name in names if name not in schema.names]
     if not schema.names or missing or len(set(schema.names)) < len(schema.names):
         reason = f"there is no column {missing[0]!r}" if missing else "it needs at least one column, each name once"
-        raise SchemaMismatch(f"This is no schema for a shard: {reason}.")
+        raise SchemaMismatch(f"A shard cannot have this schema: {reason}.")
     for field in schema:
         if pa.types.is_timestamp(field.type) and field.type.unit != "us":
             raise SchemaMismatch(

@@ -206,7 +206,7 @@ def _lost(error: BlobNotFound) -> ReaderExpired:
 
 
 def contents(state: State, as_of: int, rows: Rows, num_splits: int) -> list[Split]:
-    """The contents as of a time, in so many splits, which have about as many updates each.
+    """The contents as of a time, in splits that have about as many updates each.
 
     The largest piece goes first, always to the split that has the least (longest processing time first, R. Graham
     1969).
@@ -224,7 +224,7 @@ def contents(state: State, as_of: int, rows: Rows, num_splits: int) -> list[Spli
 
 
 def contents_by_key(state: State, as_of: int, rows: Rows, num_splits: int) -> list[Split]:
-    """The contents as of a time in at most so many splits, none of which shares a (key, value) with another.
+    """The contents as of a time in splits, none of which shares a (key, value) with another.
 
     Where nothing can be there twice these are shares of the parts; else ranges of the first column of the key.
     """

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 COLUMNS_MAX = 16
-"""Statistics of so many columns, the first ones, lie in the state of a shard; those of all lie in the parts."""
+"""Of how many columns, the first ones, statistics lie in the state of a shard; those of all lie in the parts."""
 TEXT_MAX_CHARS = 32
 
 ColumnStatistics = tuple[Any, Any, int]

@@ -16,7 +16,7 @@ from strandline.shards.state.frontier import antichain
 
 INT64 = pa.int64()
 HASHED_ROWS = 1_000
-"""From so many updates on it is worth finding out which of them can have others to be added to."""
+"""From this many updates on it is worth finding out which of them can have others to be added to."""
 THREADED_ROWS = 100_000
 """With fewer, starting the threads takes longer than the work."""
 
@@ -55,7 +55,7 @@ def _from_columns(given: pa.Table, schema: pa.Schema, default_time: int) -> pa.T
     unknown = [name for name in given.column_names if name not in schema.names and name not in RESERVED]
     missing = [field.name for field in schema if field.name not in given.column_names and not field.nullable]
     if unknown or missing:
-        what = f"{unknown[0]!r} is no column of the shard" if unknown else f"the column {missing[0]!r} is missing"
+        what = f"{unknown[0]!r} is not a column of the shard" if unknown else f"the column {missing[0]!r} is missing"
         raise SchemaMismatch(f"The updates do not fit: {what}.", next=f"Its schema is {described(schema)}.")
     if not any(name in given.column_names for name in schema.names):
         raise SchemaMismatch("The updates have no column of the shard.", next=f"Its schema is {described(schema)}.")

@@ -18,7 +18,7 @@ from strandline.shards.state.state import Batch
 MERGE_MIN_BATCHES = 8
 """So many batches of one tier are merged at once."""
 MERGE_MAX_BATCHES = 64
-"""A merge takes at most so many, so that a trace that got long is shortened step by step."""
+"""How many batches a merge takes at most; a trace that got long is shortened step by step."""
 TIER_FACTOR = 4
 """A batch is in a higher tier if it has so many times the rows."""
 TIER_FIRST_ROWS = 1_024

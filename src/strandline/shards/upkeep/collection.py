@@ -19,7 +19,7 @@ from strandline.shards.state.state import Rollup, State
 from strandline.shards.state.transitions import add_rollup, bury, remove_rollups
 
 ROLLUP_EVERY = 128
-"""A rollup is due after so many changes."""
+"""After how many changes a rollup is due."""
 DELETE_AT_ONCE = 1_000
 KNOWN_ATTEMPTS = 20
 """How often a sweep looks anew for where the log begins, because others truncate it."""

@@ -24,7 +24,7 @@ from strandline.spark.read import quoted
 from strandline.spark.shards.native import written_files
 
 FILE_ROWS = 2_000_000
-"""About so many updates become a file."""
+"""About how many updates a file gets."""
 
 
 def compact(spark: SparkSession, shard: Shard, *, lease_s: int = 3_600) -> Compaction | None:
@@ -33,7 +33,7 @@ def compact(spark: SparkSession, shard: Shard, *, lease_s: int = 3_600) -> Compa
     Like every compaction it may be stopped at any moment, or be too late: then the shard is as it was.
 
     Args:
-        lease_s: so long, at least, the files that it reads stay.
+        lease_s: how long the files that it reads stay at least.
 
     Raises:
         StorageError: Spark failed. Nothing was changed.

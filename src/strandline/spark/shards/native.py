@@ -75,7 +75,7 @@ def read(spark: SparkSession, shard: Shard, as_of: int | None = None, *, lease_s
 
     Args:
         as_of: by default the newest time that is complete.
-        lease_s: so long, at least, the files stay; read within.
+        lease_s: how long the files stay at least; the read has to end within.
     """
     reader = shard.reader(lease_s=lease_s)  # not closed: its lease keeps the files until the query is over
     split = reader.snapshot(as_of).splits[0]
