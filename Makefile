@@ -24,7 +24,7 @@ kills: servers ## drivers and executors of Spark jobs, killed at some calls of a
 	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards
 
 soak: servers ## processes that are killed at random on SQLite and on PostgreSQL: SECONDS=n of each
-	@$(RUN) STRANDLINE_TEST_LOAD_S=$(or $(SECONDS),60) $(BIN)/python -m pytest tests/branch/test_processes.py
+	@$(RUN) STRANDLINE_TEST_LOAD_S=$(or $(SECONDS),60) $(BIN)/python -m pytest -o faulthandler_timeout=0 tests/branch/test_processes.py
 
 fuzz: servers ## conditions against Spark: CONDITIONS=n, SEED=n
 	@$(RUN) STRANDLINE_TEST_CONDITIONS=$(or $(CONDITIONS),5000) STRANDLINE_TEST_CONDITIONS_SEED=$(or $(SEED),1000) \

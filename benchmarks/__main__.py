@@ -49,6 +49,7 @@ def main() -> int:
     path = HERE / "results.json"
     held = json.loads(path.read_text())["results"] if path.exists() else []
     source = version()
+    measured_now: list[Row] = []
     for name in [chosen] if chosen else NAMES:
         print(f"\n{name}: {(import_module(f'benchmarks.{name}').__doc__ or '').strip().splitlines()[0]}", flush=True)
         measured = in_a_process_of_its_own(name)
@@ -58,6 +59,7 @@ def main() -> int:
         kept = [better_founded(before.get((row["name"], row["setting"])), row) for row in rows]
         for row, stays in zip(rows, kept, strict=True):
             print(line(row), "" if stays is row else f"not kept: {stays['source']} was measured in a faster hour")
+        measured_now += rows
         held = [row for row in held if row["benchmark"] != name] + kept
         held.sort(key=lambda row: NAMES.index(row["benchmark"]))
         about: dict[str, Any] = {
@@ -68,8 +70,8 @@ def main() -> int:
         about |= {"nominal": dict(NOMINAL)}
         path.write_text(json.dumps({"about": about, "results": held}, indent=1, ensure_ascii=False) + "\n")
     draw(held)
-    missed = [row["name"] for row in held if row["met"] is False]
-    print(f"\n{len(held)} numbers; missed: {', '.join(missed) or 'none'}")
+    missed = [row["name"] for row in measured_now if row["met"] is False]
+    print(f"\n{len(measured_now)} numbers; missed: {', '.join(missed) or 'none'}")
     return 0
 
 
@@ -105,9 +107,9 @@ def draw(rows: list[dict[str, object]]) -> None:
 
     shown = [row for row in rows if row["target"] is not None]
     factors = [
-        float(row["corrected"]) / float(row["target"])  # type: ignore[arg-type]
+        float(row.get("corrected", row["value"])) / float(row["target"])  # type: ignore[arg-type]
         if row["better"] == "more"
-        else float(row["target"]) / float(row["corrected"])  # type: ignore[arg-type]
+        else float(row["target"]) / float(row.get("corrected", row["value"]))  # type: ignore[arg-type]
         for row in shown
     ]
     figure, axes = plt.subplots(figsize=(9, 0.32 * len(shown) + 1.2))

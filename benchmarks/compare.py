@@ -71,7 +71,7 @@ def source(commit: str | None, *, own: bool = False) -> Iterator[Path]:
         return
     CACHE.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=CACHE, prefix="compare-") as folder:
-        parts = ["src", "benchmarks"] if own else ["src"]
+        parts = ["src", "benchmarks", "tests"] if own else ["src"]
         archive = subprocess.run(["git", "archive", commit, *parts], cwd=ROOT, capture_output=True)
         if archive.returncode:
             raise SystemExit(f"git cannot read the commit {commit!r}: {archive.stderr.decode().strip()}")

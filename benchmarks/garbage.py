@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import strandline
 from benchmarks.harness import Result, folder, result
@@ -46,16 +47,16 @@ def _fill(main: Branch) -> None:
     store = main._core.resolver.namespace
     staged: list[tuple[str, Entry]] = []
     for number in range((OBJECTS + ORPHANS) // 1_000):
-        folder_key = f"data/{main.branch_id}/{number:020d}"
-        first = store.local_path(f"{folder_key}/x")
-        assert first is not None
-        store.put(f"{folder_key}/x", b"")
+        folder_key = f"data/{number:020x}"  # as of a branch of its own each: only keys of that shape are ours
+        place = store.local_path(folder_key)
+        assert place is not None
+        Path(place).mkdir(parents=True)
         for file in range(1_000):
-            with open(f"{first[:-1]}{file:020d}", "wb") as made:
+            with open(f"{place}/{file:020x}", "wb") as made:
                 made.write(b"x")
         if number < OBJECTS // 1_000:
             staged += [
-                (f"t/{number:04d}/{file:04d}", Entry(f"{folder_key}/{file:020d}", 1, f"c{number}-{file}", 1))
+                (f"t/{number:04d}/{file:04d}", Entry(f"{folder_key}/{file:020x}", 1, f"c{number}-{file}", 1))
                 for file in range(1_000)
             ]
         if len(staged) >= 200_000:

@@ -1,7 +1,7 @@
 """What is kept of a figure: as it was measured, and as it would be on the machine that targets are meant for.
 
 Figures in time, and rates, are corrected by the references that were measured beside them, and judged against their
-targets as corrected. Ratios to other systems, memory and counts are judged as they are. Of two runs of a benchmark the
+targets as corrected. Ratios to other systems, memory and counts are judged as they are. Of two corrected figures the
 one of the faster hour stays: correction goes only so far, and a figure of a slow hour says least.
 """
 
@@ -24,7 +24,7 @@ def seconds_of(one: Result) -> float | None:
     """How many seconds one of what the figure counts takes; None if it is not about time."""
     if one.unit in TIMES:
         return one.value * TIMES[one.unit]
-    return 1 / one.value if _is_rate(one.unit) and one.value else None
+    return 1 / one.value if _is_speed(one) and one.value else None
 
 
 def row_of(benchmark: str, one: Result, took: Mapping[str, float], run_share: float, source: str) -> Row:
@@ -33,12 +33,14 @@ def row_of(benchmark: str, one: Result, took: Mapping[str, float], run_share: fl
     Args:
         took: what the references took beside the benchmark, in seconds.
         run_share: the share of processor time in the whole benchmark, for figures that do not know their own.
+            Only where writes are synced is the rest waiting for the disk; elsewhere it is work of other processes.
         source: the commit that was measured.
     """
-    share = min(1.0, one.processor_s / one.wall_s) if one.wall_s else min(1.0, run_share)
+    is_synced = "synced" in one.setting and "not synced" not in one.setting
+    share = 1.0 if not is_synced else min(1.0, one.processor_s / one.wall_s if one.wall_s else run_share)
     each = seconds_of(one)
     slow = slowness(took, share)
-    corrected = one.value if each is None else one.value * slow if _is_rate(one.unit) else one.value / slow
+    corrected = one.value if each is None else one.value * slow if _is_speed(one) else one.value / slow
     reference = LOOP if share >= 0.5 else SYNCED
     return {
         "benchmark": benchmark,
@@ -60,10 +62,12 @@ def is_met(value: float, target: float | None, better: str) -> bool | None:
 
 def better_founded(held: Row | None, new: Row) -> Row:
     """Which of two rows of one figure stays: the new one, unless the machine was slower when it was measured."""
-    if held is not None and "slowness" in held and new["slowness"] > SLOWER * held["slowness"]:
+    is_corrected = new["reference"] is not None
+    if held is not None and is_corrected and "slowness" in held and new["slowness"] > SLOWER * held["slowness"]:
         return held
     return new
 
 
-def _is_rate(unit: str) -> bool:
-    return unit.endswith("/s") or unit == "per s"
+def _is_speed(one: Result) -> bool:
+    """Whether a faster machine does more of it; how often something is asked for in a second depends on no machine."""
+    return one.better == "more" and (one.unit.endswith("/s") or one.unit == "per s")

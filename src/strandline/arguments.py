@@ -47,6 +47,8 @@ class Expected:
 
 
 def _is_text(value: object) -> bool:
+    if type(value) is str and value.isascii():  # nearly all of them
+        return True
     if not isinstance(value, str):
         return False
     try:
@@ -57,12 +59,16 @@ def _is_text(value: object) -> bool:
 
 
 def _is_whole(value: object) -> bool:
+    if type(value) is int:
+        return -INT64_MAX <= value <= INT64_MAX
     if isinstance(value, bool):
         return False
     return isinstance(value, Integral) and abs(int(value)) <= INT64_MAX
 
 
 def _is_number(value: object) -> bool:
+    if type(value) is float:
+        return math.isfinite(value)
     if isinstance(value, bool):
         return False
     return _is_whole(value) or (isinstance(value, Real) and not isinstance(value, Integral) and math.isfinite(value))
@@ -114,7 +120,15 @@ def _any_of(parts: Sequence[Expected | None]) -> Expected | None:
     if len(known) < len(parts):
         return None
     words = list(dict.fromkeys(part.what for part in known))
-    return Expected(" or ".join(words), lambda value: any(part.fits(value) for part in known))
+    tests = [part.fits for part in known]
+
+    def fits(value: Any) -> bool:
+        for test in tests:  # noqa: SIM110 - `any` would make a generator for each argument of each call
+            if test(value):
+                return True
+        return False
+
+    return Expected(" or ".join(words), fits)
 
 
 def _container(origin: Any, arguments: Sequence[Any]) -> Expected:
@@ -188,24 +202,30 @@ class Signature:
         by_name = self._by_name if self._by_name is not None else self._read()
         for (name, expected), value in zip(self._by_place, arguments, strict=False):
             if expected is not None and not expected.fits(value):
-                raise _wrong(self._function, name, expected, value)
+                raise _wrong(self._name(arguments), name, expected, value)
         if self._rest is not None:
             for value in arguments[len(self._by_place) :]:
                 if not self._rest.fits(value):
-                    raise _wrong(self._function, "an argument", self._rest, value)
+                    raise _wrong(self._name(arguments), "an argument", self._rest, value)
         for name, value in options.items():
             option = by_name.get(name)
             if option is not None and not option.fits(value):
-                raise _wrong(self._function, name, option, value)
+                raise _wrong(self._name(arguments), name, option, value)
+
+    def _name(self, arguments: Sequence[Any]) -> str:
+        """The name by which the caller knows the function: a method may stand in a class beneath the public one."""
+        name = self._function.__name__
+        is_method = "." in self._function.__qualname__ and arguments and hasattr(type(arguments[0]), name)
+        return f"{type(arguments[0]).__name__}.{name}" if is_method else self._function.__qualname__
 
 
-def _wrong(function: Callable[..., Any], name: str, expected: Expected, value: object) -> UsageError:
+def _wrong(function: str, name: str, expected: Expected, value: object) -> UsageError:
     shown = repr(value) if len(repr(value)) <= 60 else f"a {type(value).__name__} of {len(repr(value)):,} characters"
     shown = shown.encode("ascii", "backslashreplace").decode() if not _is_text(shown) else shown
     kind = InvalidName if name in ("path", "name") else UsageError
     return kind(
-        f"{function.__name__}() expects {expected.what} for {name}, not {shown}.",
-        next=f"Look at help({function.__qualname__}).",
+        f"{function.rpartition('.')[2]}() expects {expected.what} for {name}, not {shown}.",
+        next=f"Look at help({function}).",
     )
 
 

@@ -122,7 +122,7 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
 
     @property
     def storage_options(self) -> dict[str, Any]:
-        """What makes the same file system again."""
+        """Arguments that open the same file system again, without secrets."""
         return self._portable
 
     @storage_options.setter

@@ -100,8 +100,8 @@ def check_prefix(prefix: str) -> bytes:
     return check_path(prefix) if prefix else b""
 
 
-def key_range(prefix: bytes) -> tuple[bytes, bytes]:
-    """The bounds of all keys that begin with a prefix, as scans of a key-value store take them."""
+def keys_below(prefix: bytes) -> tuple[bytes, bytes]:
+    """The bounds of all keys that begin with a prefix, which is not empty, as scans of a key-value store take them."""
     return prefix, prefix[:-1] + bytes([prefix[-1] + 1])
 
 

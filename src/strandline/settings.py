@@ -48,7 +48,7 @@ class Settings:
 
 
 class SettingsInput(TypedDict, total=False):
-    """The settings as a caller gives them; None is not given."""
+    """The settings as a caller gives them; None means that one is not given."""
 
     kv: str | None
     blob: str | None
@@ -71,7 +71,7 @@ def find_settings(
     Args:
         location: a folder, a TOML file, or `memory://name`. Without it and without `kv` the environment's
             STRANDLINE_LAKE, STRANDLINE_KV, STRANDLINE_BLOB and STRANDLINE_TENANT say where the lake is.
-        arguments: settings that come before those of the file and of the environment; None is not given.
+        arguments: settings that come before those of the file and of the environment; None means: not given.
 
     Raises:
         InvalidSettings: the settings do not name a lake.

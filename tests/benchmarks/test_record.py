@@ -17,9 +17,14 @@ def took(loop: float = 1.0, synced: float = 1.0) -> dict[str, float]:
 
 
 def figure(
-    value: float, unit: str, target: float | None = None, better: Any = "less", processor: float = 1.0
+    value: float,
+    unit: str,
+    target: float | None = None,
+    better: Any = "less",
+    processor: float = 1.0,
+    on: str = "synced",
 ) -> Result:
-    return Result("n", value, unit, target, better, "s", 1, value, value, 1.0, processor)
+    return Result("n", value, unit, target, better, on, 1, value, value, 1.0, processor)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,10 @@ def figure(
         (figure(10, "ms"), took(loop=2), 5),
         (figure(10, "ms", processor=0.0), took(synced=4), 2.5),
         (figure(10, "ms", processor=0.5), took(loop=3, synced=1), 5),
-        (figure(100, "entries/s"), took(loop=2), 200),
+        (figure(10, "ms", processor=0.0, on="PostgreSQL"), took(loop=2, synced=4), 5),
+        (figure(10, "ms", processor=0.0, on="files, not synced"), took(loop=2, synced=4), 5),
+        (figure(100, "entries/s", better="more"), took(loop=2), 200),
+        (figure(100, "/s", better="less"), took(loop=2), 100),
         (figure(0.9, "×"), took(loop=2), 0.9),
         (figure(600, "MiB"), took(loop=2), 600),
     ],
@@ -50,13 +58,13 @@ def test_a_target_is_judged_on_the_corrected_figure() -> None:
 def test_a_row_has_the_multiple_of_its_reference() -> None:
     row = row_of("b", figure(500, "ms"), took(), 1.0, "abc")
     assert (row["reference"], row["multiple"]) == (LOOP, pytest.approx(0.5 / NOMINAL[LOOP]))
-    waits = row_of("b", figure(200, "/s", processor=0.1), took(), 1.0, "abc")
+    waits = row_of("b", figure(200, "/s", better="more", processor=0.1), took(), 1.0, "abc")
     assert (waits["reference"], waits["multiple"]) == (SYNCED, pytest.approx(0.005 / NOMINAL[SYNCED]))
     assert row_of("b", figure(3, "×"), took(), 1.0, "abc")["multiple"] is None
 
 
 def test_a_figure_that_does_not_know_its_processor_time_takes_the_share_of_its_run() -> None:
-    one = Result("n", 10, "ms", None, "less", "s", 1, 10, 10)
+    one = Result("n", 10, "ms", None, "less", "synced", 1, 10, 10)
     assert row_of("b", one, took(loop=2), 1.0, "abc")["corrected"] == pytest.approx(5)
     assert row_of("b", one, took(loop=2), 0.0, "abc")["corrected"] == pytest.approx(10)
 
@@ -69,6 +77,8 @@ def test_a_slower_hour_replaces_nothing() -> None:
     again = row_of("b", figure(11, "ms"), took(loop=1.05), 1.0, "later")
     assert better_founded(fast, again) is again
     assert better_founded({"name": "of an earlier version"}, slow) is slow
+    small, large = (row_of("b", figure(500 * n, "MiB"), took(loop=n), 1.0, f"v{n}") for n in (1, 2))
+    assert better_founded(small, large) is large  # a slow machine needs no more memory
 
 
 def test_what_is_timed_keeps_its_processor_time_through_a_change_of_units() -> None:
@@ -87,7 +97,7 @@ def test_what_is_timed_keeps_its_processor_time_through_a_change_of_units() -> N
 
 def test_units_of_time() -> None:
     assert seconds_of(figure(5, "µs")) == pytest.approx(5e-6)
-    assert seconds_of(figure(4, "per s")) == 0.25
+    assert seconds_of(figure(4, "per s", better="more")) == 0.25
     assert seconds_of(figure(5, "%")) is None
 
 

@@ -130,7 +130,7 @@ def load(folder: Path, kv: str, blob: str, midway: Callable[[], None]) -> list[W
 
 
 @pytest.mark.server
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(280 + LOAD_S)
 @pytest.mark.parametrize("backend", ["sqlite", "postgres"])
 def test_processes_that_are_killed_and_replaced_lose_nothing(backend: str, tmp_path: Path) -> None:
     if backend == "sqlite":

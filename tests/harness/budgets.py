@@ -16,6 +16,7 @@ import pytest
 
 LOOPS = 2_000_000
 NOMINAL_S = 0.06
+"""The same as for figures: `a loop in Python` in benchmarks/references.py."""
 BUDGETS: Mapping[str, float] = {
     "backup": 60,
     "benchmarks": 60,

@@ -27,7 +27,7 @@ from strandline.opening import LakeRecord
 from strandline.repository.core.promises import Condemned, Expired, Link, Pin
 from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
 from strandline.repository.core.retention import Retention
-from strandline.tree.rows import Entry, check_staged, decode_staged
+from strandline.tree.rows import Entry, check_one, check_staged, decode_staged
 
 KINDS = (
     Block,
@@ -131,8 +131,11 @@ def test_a_staged_entry_is_refused_or_decodes_to_what_it_was(fields: tuple[Any, 
     try:
         (raw,) = check_staged([entry])
     except UsageError:
+        with pytest.raises(UsageError):
+            check_one(entry)
         return
     assert decode_staged(raw) == entry
+    assert check_one(entry) == raw
 
 
 @pytest.mark.parametrize(

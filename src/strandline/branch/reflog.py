@@ -16,7 +16,7 @@ from strandline.branch.rules.record import MOVES_KEPT, MOVES_KEPT_WHEN_FULL, Bra
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
 from strandline.errors import StoreUnavailable
-from strandline.ids import BranchId, CommitId, key_range
+from strandline.ids import BranchId, CommitId, keys_below
 
 REFLOG_MAX_MOVES = 1_000
 """How many moves are kept at least; a few more may be."""
@@ -55,7 +55,7 @@ def read_moves(stores: Stores, branch: BranchRecord) -> Iterator[HeadMove]:
     yield from branch.moves
     prefix = _prefix(branch.branch_id)
     oldest_on_record = branch.move_count - len(branch.moves) + 1
-    blocks = list(stores.kv.scan(stores.records, *key_range(prefix)))
+    blocks = list(stores.kv.scan(stores.records, *keys_below(prefix)))
     for key, value in reversed(blocks):
         if (
             int(key[len(prefix) :]) < oldest_on_record
@@ -67,7 +67,7 @@ def read_moves(stores: Stores, branch: BranchRecord) -> Iterator[HeadMove]:
 def block_pairs(stores: Stores, branch: BranchRecord) -> list[tuple[bytes, bytes]]:
     """The records of the blocks, for a backup."""
     prefix = _prefix(branch.branch_id)
-    return list(stores.kv.scan(stores.records, *key_range(prefix)))
+    return list(stores.kv.scan(stores.records, *keys_below(prefix)))
 
 
 def came_to(stores: Stores, branch: BranchRecord, ids: Set[CommitId], since: int) -> CommitId | None:
@@ -96,5 +96,5 @@ class Forgotten(Exception):
 def forget_moves(stores: Stores, branch_id: BranchId) -> None:
     """Clean up after a deleted branch."""
     prefix = _prefix(branch_id)
-    for page in stores.kv.scan_pages(stores.records, *key_range(prefix)):
+    for page in stores.kv.scan_pages(stores.records, *keys_below(prefix)):
         stores.kv.delete_many(stores.records, page.keys)

@@ -19,7 +19,7 @@ from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
 from strandline.errors import RefNotFound
-from strandline.ids import BranchId, StagingToken, key_range, new_id
+from strandline.ids import BranchId, StagingToken, keys_below, new_id
 
 KEY_PREFIX = b"queue/"
 SWEEP_AFTER_S = 60
@@ -83,7 +83,7 @@ def sweep(
     """
     now = stores.clock.now_us()
     deleted = 0
-    for page in stores.kv.scan_pages(stores.records, *key_range(KEY_PREFIX), QUEUE_PAGE_ITEMS):
+    for page in stores.kv.scan_pages(stores.records, *keys_below(KEY_PREFIX), QUEUE_PAGE_ITEMS):
         for key, value in zip(page.keys, page.values, strict=True):
             if _age_s(key, now) < after_s:
                 return deleted  # keys sort by time
@@ -98,7 +98,7 @@ def sweep(
 
 def queued_tokens(stores: Stores) -> int:
     """How many tokens wait to be swept."""
-    items = stores.kv.scan(stores.records, *key_range(KEY_PREFIX))
+    items = stores.kv.scan(stores.records, *keys_below(KEY_PREFIX))
     return sum(len(decode(QueueItem, value, "the token queue").tokens) for _, value in items)
 
 

@@ -35,7 +35,7 @@ from strandline.errors import (
     StrandlineError,
     TransactionClosed,
 )
-from strandline.ids import BranchId, CommitId, key_range
+from strandline.ids import BranchId, CommitId, keys_below
 from strandline.kv.store import ABSENT, PredicateFailed
 
 State = Literal["open", "committed", "rejected-pending", "rejected-acknowledged", "collected"]
@@ -149,7 +149,7 @@ def find_record(stores: Stores, branch_id: BranchId, id: int) -> tuple[bytes | N
 def records_of(stores: Stores, branch_id: BranchId | None = None) -> Iterator[tuple[bytes, TransactionRecord]]:
     """The records of a branch's transactions, or of those of all branches that ever were, oldest first in each."""
     prefix = b"txn/" if branch_id is None else b"txn/" + branch_id.encode() + b"/"
-    for key, value in stores.kv.scan(stores.records, *key_range(prefix)):
+    for key, value in stores.kv.scan(stores.records, *keys_below(prefix)):
         yield key, decode(TransactionRecord, value, "a transaction")
 
 
@@ -268,7 +268,7 @@ def record_pairs(stores: Stores, branch_id: BranchId) -> list[tuple[bytes, bytes
     found: list[tuple[bytes, bytes]] = []
     for kind in (b"txn/", b"token/", b"writer/"):
         prefix = kind + branch_id.encode() + b"/"
-        found += stores.kv.scan(stores.records, *key_range(prefix))
+        found += stores.kv.scan(stores.records, *keys_below(prefix))
     return found
 
 
@@ -276,7 +276,7 @@ def forget_transactions(stores: Stores, branch_id: BranchId) -> None:
     """Clean up after a deleted branch; the records of transactions stay until their files are collected."""
     for kind in (b"token/", b"writer/"):
         prefix = kind + branch_id.encode() + b"/"
-        for page in stores.kv.scan_pages(stores.records, *key_range(prefix)):
+        for page in stores.kv.scan_pages(stores.records, *keys_below(prefix)):
             stores.kv.delete_many(stores.records, page.keys)
 
 

@@ -31,7 +31,10 @@ TimeoutOption = Annotated[
 ]
 DirtyOption = Annotated[OnDirty, typer.Option(help="What to do about uncommitted changes there.")]
 ModeOption = Annotated[
-    LockMode, typer.Option(help="Nobody else changes it, nobody changes it, or nobody else reads it.")
+    LockMode,
+    typer.Option(
+        help="exclusive: only the holder can change it; shared: nobody can; quarantine: only the holder can read it."
+    ),
 ]
 COLUMNS = ("id", "what", "owner", "mode", "state", "since", "description")
 

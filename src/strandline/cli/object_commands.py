@@ -31,7 +31,7 @@ from strandline.repository.refs.exporting import local_only
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import CommonPrefix, ObjectInfo
 
-Place = Annotated[str, typer.Argument(help="repository/ref/path", autocompletion=complete_place)]
+PlaceArgument = Annotated[str, typer.Argument(help="repository/ref/path", autocompletion=complete_place)]
 
 
 def _rows(listing: Iterable[ObjectInfo | CommonPrefix]) -> Iterator[dict[str, Any]]:
@@ -50,7 +50,7 @@ def _rows(listing: Iterable[ObjectInfo | CommonPrefix]) -> Iterator[dict[str, An
 
 
 def ls(
-    place: Place,
+    place: PlaceArgument,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Go into folders.")] = False,
     after: Annotated[str, typer.Option(help="Begin behind this path.")] = "",
     amount: Annotated[int | None, typer.Option(help="The most to show.")] = None,
@@ -71,7 +71,7 @@ def ls(
         s.out.rows(islice(chain(_rows(own), _rows(below)), amount), columns, "No objects.")
 
 
-def cat(place: Place, lake: LakeOption = None) -> None:
+def cat(place: PlaceArgument, lake: LakeOption = None) -> None:
     """Write an object's bytes to standard output."""
     with session(lake, False) as s:
         ref, path = s.place(place)
@@ -82,7 +82,7 @@ def cat(place: Place, lake: LakeOption = None) -> None:
 
 def put(
     file: Annotated[str, typer.Argument(help="A local file or, with --recursive, a folder; - is standard input.")],
-    place: Place,
+    place: PlaceArgument,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="All files of a folder, at once.")] = False,
     content_type: Annotated[str | None, typer.Option(help="Media type.")] = None,
     lake: LakeOption = None,
@@ -131,7 +131,7 @@ def _put_folder(s: Session, branch: Branch, path: str, folder: Path) -> None:
 
 
 def get(
-    place: Place,
+    place: PlaceArgument,
     file: Annotated[str, typer.Argument(help="A local file or folder.")] = ".",
     lake: LakeOption = None,
     as_json: JsonOption = False,
@@ -147,7 +147,7 @@ def get(
         s.out.say(f"Wrote {target}.", {"path": path, "file": str(target)})
 
 
-def cp(source: Place, target: Place, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def cp(source: PlaceArgument, target: PlaceArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Copy an object, or with a "/" at the end of both a folder, at one instant and without copying bytes."""
     with session(lake, as_json) as s:
         (ref, path), (branch, to) = s.place(source), s.branch_place(target)
@@ -159,7 +159,7 @@ def cp(source: Place, target: Place, lake: LakeOption = None, as_json: JsonOptio
         s.out.say(f"Copied {counted(count, 'object')} to {to}.", {"copied": count, "target": to})
 
 
-def mv(source: Place, target: Place, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def mv(source: PlaceArgument, target: PlaceArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Rename an object, or with a "/" at the end of both a folder, at one instant."""
     with session(lake, as_json) as s:
         if place_on_a_ref(source)[:2] != place_on_a_ref(target)[:2]:
@@ -226,7 +226,7 @@ class Counted(io.RawIOBase):
 
 
 def rm(
-    place: Place,
+    place: PlaceArgument,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Everything below the path.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
@@ -247,7 +247,7 @@ def rm(
 
 
 def export(
-    place: Place,
+    place: PlaceArgument,
     folder: Annotated[str, typer.Argument(help="A new or empty folder, or a URL such as s3://bucket/prefix.")],
     lake: LakeOption = None,
     as_json: JsonOption = False,

@@ -12,7 +12,7 @@ from strandline.errors import UsageError
 from strandline.tables.table import Table
 
 app = typer.Typer(no_args_is_help=True, help="Tables: path prefixes with a table record.")
-Place = Annotated[str, typer.Argument(help="repository/ref/path of the table", autocompletion=complete_place)]
+PlaceArgument = Annotated[str, typer.Argument(help="repository/ref/path of the table", autocompletion=complete_place)]
 WhereOption = Annotated[str | None, typer.Option(help="A condition on its columns, as SQL.")]
 
 
@@ -24,7 +24,7 @@ def _table(s: Session, place: str) -> Table:
 
 
 @app.command()
-def show(place: Place, where: WhereOption = None, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def show(place: PlaceArgument, where: WhereOption = None, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Show the columns of a table, and how many files, rows and bytes it has."""
     with session(lake, as_json) as s:
         table = _table(s, place)
@@ -52,7 +52,9 @@ def show(place: Place, where: WhereOption = None, lake: LakeOption = None, as_js
 
 
 @app.command()
-def files(place: Place, where: WhereOption = None, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def files(
+    place: PlaceArgument, where: WhereOption = None, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
     """List the data files of a table, or those that a condition does not exclude."""
     with session(lake, as_json) as s:
 
@@ -69,7 +71,7 @@ def files(place: Place, where: WhereOption = None, lake: LakeOption = None, as_j
 
 @app.command()
 def history(
-    place: Place,
+    place: PlaceArgument,
     amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="The most commits to show.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,

@@ -50,13 +50,13 @@ class ShardRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """What of the work on shards other processes do.
+    """Which processes decide on shards and compact them.
 
     Attributes:
-        repository: the name by which they know it.
+        repository: the name by which other processes know it.
         decides: decides the commands of all shards; None to swap in this process.
-        compacts: is asked to compact and collect, rather than that this process does.
-        runs_upkeep: whether this process has shards compacted and collected beside the callers.
+        compacts: compacts and collects when it is asked to; None to do so in this process.
+        runs_upkeep: whether that is done beside the callers of this process.
     """
 
     repository: str = ""

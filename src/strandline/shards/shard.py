@@ -65,7 +65,7 @@ class Shard:
 
     @property
     def id(self) -> ShardId:
-        """What tells it from an earlier shard of the same name."""
+        """The id. A shard that is made again under the same name has another one."""
         return self._machine.place.shard
 
     # --- what it is now -----------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ FORMAT_VERSION = 1
 VERSION_KEY = b"strandline.format"
 ID_BYTES = 20
 COMPRESSION = "lz4"
-"""A quarter of zstd's writing time; Spark, DuckDB and Polars read it (tests/tree/test_other_readers.py)."""
+"""A quarter of zstd's writing time; Spark, DuckDB and Polars read it."""
 
 
 class RangeInfo(msgspec.Struct, frozen=True, gc=False):

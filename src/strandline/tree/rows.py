@@ -65,7 +65,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def identity(self) -> tuple[str, int, str | None, str | None]:
-        """What two entries of one content have in common; where and when their bytes were written is no part of it."""
+        """What entries of the same content have in common, wherever and whenever their bytes were written."""
         return self.checksum, self.size, self.user_metadata, self.content_type
 
 
@@ -90,7 +90,7 @@ def encode_staged(staged: Staged) -> bytes:
 
 
 def check_one(entry: Entry) -> bytes:
-    """What is staged for an entry that came from outside; see `check_staged`."""
+    """What is staged for one entry that came from outside, in fewer calls than `check_staged`, and with its errors."""
     try:
         value = encode_entry(entry)
         if type(entry) is Entry and _decode_one(value) == entry:

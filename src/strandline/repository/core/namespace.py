@@ -262,7 +262,7 @@ class Ownership:
         self._stores.trees.blobs.own.put(MARKER, _body(self._id, self._name, after))
         self._stamp = after.stamp
 
-    def demand(self) -> None:
+    def refuse_foreign(self) -> None:
         """Raise unless the marker still has the stamp of this run: called before each batch of deletions."""
         try:
             marker = read_marker(self._stores.trees.blobs.own)

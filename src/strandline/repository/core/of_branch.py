@@ -15,5 +15,5 @@ class OfBranch:
 
     @property
     def place(self) -> str:
-        """repository/branch"""
+        """The branch as `repository/branch`, for messages."""
         return f"{self._core.name}/{self._at.name}"

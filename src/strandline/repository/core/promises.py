@@ -25,7 +25,7 @@ from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
 from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable, UsageError
-from strandline.ids import CommitId, key_range, new_id
+from strandline.ids import CommitId, keys_below, new_id
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.repository.core.shapes import are_own
 from strandline.tree.rows import search
@@ -181,7 +181,7 @@ def condemned(stores: Stores) -> list[Condemned]:
     """The runs that are deleting, or died doing so."""
     return [
         decode(Condemned, value, "a run of the collector")
-        for _, value in stores.kv.scan(stores.records, *key_range(CONDEMNED))
+        for _, value in stores.kv.scan(stores.records, *keys_below(CONDEMNED))
     ]
 
 
@@ -274,7 +274,7 @@ def end_condemned(stores: Stores, record: Condemned) -> None:
 def linked(stores: Stores) -> pa.StringArray:
     """All addresses on link records, sorted."""
     found: list[str] = []
-    for _, value in stores.kv.scan(stores.records, *key_range(LINK)):
+    for _, value in stores.kv.scan(stores.records, *keys_below(LINK)):
         found += decode(Link, value, "a link record").addresses
     return pa.array(sorted(found), pa.string())
 
@@ -287,7 +287,7 @@ def drop_links(stores: Stores, now: Microseconds, before: Microseconds) -> int:
         before: a grace ago.
     """
     old = []
-    for key, value in stores.kv.scan(stores.records, *key_range(LINK)):
+    for key, value in stores.kv.scan(stores.records, *keys_below(LINK)):
         link: Link = decode(Link, value, "a link record")
         if link.seen_at is None:
             _see(stores, key, value, replace(link, seen_at=now))
@@ -364,7 +364,7 @@ def pins(stores: Stores, now: Microseconds) -> list[Pin]:
         now: by the clock of the object store.
     """
     held, ended = [], []
-    for key, value in stores.kv.scan(stores.records, *key_range(PIN)):
+    for key, value in stores.kv.scan(stores.records, *keys_below(PIN)):
         pin: Pin = decode(Pin, value, "a pin")
         # an earlier version took any number: what is none holds as long as a pin that nobody gave one
         days = pin.days if 0 < pin.days <= PIN_MAX_DAYS else PIN_DAYS
@@ -381,7 +381,7 @@ def pins(stores: Stores, now: Microseconds) -> list[Pin]:
 def expired(stores: Stores) -> dict[CommitId, Expired]:
     return {
         CommitId(key[len(EXPIRED) :].decode()): decode(Expired, value, "an expired commit")
-        for key, value in stores.kv.scan(stores.records, *key_range(EXPIRED))
+        for key, value in stores.kv.scan(stores.records, *keys_below(EXPIRED))
     }
 
 

@@ -16,7 +16,7 @@ from strandline.branch.token_queue import KEY_PREFIX, dropped, put_item, sweep
 from strandline.clock import Clock
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
-from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, check_repository_name, key_range, new_id
+from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, check_repository_name, keys_below, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.repository.core import namespace
 from strandline.repository.core.record import PARTITION, RepositoryRecord
@@ -179,7 +179,7 @@ def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStore
     stores = make_stores(record)
     for key, _ in list(kv.scan(stores.refs)):
         _bury(stores, key, clock)
-    while kv.scan_page(stores.records, *key_range(KEY_PREFIX), 1).keys:
+    while kv.scan_page(stores.records, *keys_below(KEY_PREFIX), 1).keys:
         sweep(stores, after_s=0, again_after_s=0, private_after_s=0)
     kv.delete_many(stores.records, [key for key, _ in kv.scan(stores.records)])
     try:

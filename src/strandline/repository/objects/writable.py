@@ -61,7 +61,7 @@ class Writable(Ref):
 
     @property
     def branch_id(self) -> BranchId:
-        """What tells the branch from others of the same name, earlier or later."""
+        """The id. A branch that is made again under the same name has another one."""
         return self._target.branch_id
 
     @property

@@ -223,7 +223,7 @@ def _has(place: BlobStore, mark: bytes) -> bool:
         return False
 
 
-def check_size(file: BinaryIO, size: int, what: Callable[[int], StrandlineError]) -> BinaryIO:
+def of_size(file: BinaryIO, size: int, what: Callable[[int], StrandlineError]) -> BinaryIO:
     """A file whose length is what is on record.
 
     Args:

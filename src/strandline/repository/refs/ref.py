@@ -24,7 +24,7 @@ from strandline.progress import Progress, no_progress
 from strandline.repository.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.differences import Diff
-from strandline.repository.refs.exporting import Source, check_size, export, local_only
+from strandline.repository.refs.exporting import Source, export, local_only, of_size
 from strandline.repository.refs.expressions import Target, parse_time
 from strandline.repository.refs.history import Log, LogFilter
 from strandline.repository.refs.listing import Listing
@@ -300,7 +300,7 @@ class Ref:
             file = blobs.open_read(key)
         except BlobNotFound:
             raise self._missing(info) from None
-        return check_size(file, info.size, lambda found: self._damaged(info, found))
+        return of_size(file, info.size, lambda found: self._damaged(info, found))
 
     def _damaged(self, info: ObjectInfo, found: int) -> Corrupted:
         return Corrupted(

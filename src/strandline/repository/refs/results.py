@@ -83,6 +83,7 @@ class Results(ABC, Generic[Row]):
         return frame
 
     def first(self) -> Row | None:
+        """The first row, or None if there is none."""
         return next(iter(self), None)
 
     def _shown(self) -> tuple[list[list[str]], bool]:

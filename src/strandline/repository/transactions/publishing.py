@@ -86,6 +86,7 @@ class Publishing(Overlay):
 
     @property
     def writer(self) -> str:
+        """The name of its writer."""
         return self._who.name
 
     def _write_manifest(self, digest: str) -> int:

@@ -486,7 +486,7 @@ class Collector:
         while found is not None and found[1].done < len(keys):
             raw, record = found
             self._progress("deleting", record.done, len(keys))
-            self._owner.demand()
+            self._owner.refuse_foreign()
             gone: list[str] = keys.slice(record.done, DELETE_KEYS).to_pylist()
             stores.trees.blobs.own.delete_many(gone)
             deleted += len(gone)

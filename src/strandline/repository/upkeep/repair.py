@@ -25,7 +25,7 @@ from strandline.branch.token_queue import QueueItem
 from strandline.branch.transactions import Repeat, TransactionRecord
 from strandline.envelope import decode, encode, version_of
 from strandline.errors import Corrupted, FormatError
-from strandline.ids import CommitId, key_range, new_id
+from strandline.ids import CommitId, keys_below, new_id
 from strandline.kv.store import PredicateFailed, Store
 from strandline.repository.core import namespace
 from strandline.repository.core.promises import CONDEMNED, EXPIRED, LINK, PIN, PIN_DAYS, Condemned, Expired, Link, Pin
@@ -188,7 +188,7 @@ class Repair:
         renamed = self._commits(stores, name)
         for prefix, kind in KINDS.items():
             if kind is not Commit:
-                for key, raw in list(self.kv.scan(stores.records, *key_range(prefix))):
+                for key, raw in list(self.kv.scan(stores.records, *keys_below(prefix))):
                     self._readable(stores.records, key, raw, kind, f"{key.decode()} of {name!r}")
         for key, raw in list(self.kv.scan(stores.refs)):
             self._ref(stores, key, raw, name, renamed)
@@ -245,7 +245,7 @@ class Repair:
         """
         broken: dict[str, tuple[Commit, list[str]]] = {}
         children: dict[str, list[str]] = {}
-        for key, raw in list(self.kv.scan(stores.records, *key_range(COMMIT))):
+        for key, raw in list(self.kv.scan(stores.records, *keys_below(COMMIT))):
             if is_readable(Commit, raw):
                 commit: Commit = decode(Commit, raw, "a commit")
                 for parent in commit.parents:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.harness import budgets
 
-TESTS = Path(__file__).parents[1]
+TESTS = Path(__file__).parent
 
 
 def test_every_part_has_a_budget_and_no_other_has() -> None:
