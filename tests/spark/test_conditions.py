@@ -211,7 +211,7 @@ def test_duckdb_agrees_on_the_plain_part_of_the_grammar(written: Fixture) -> Non
     asked, wrong = 0, {}
     for text, truth in judged_by_spark(written.frame, plain).items():
         try:
-            got = {id for id, value in duckdb.sql(f"select id, ({text}) from held").fetchall() if value}
+            got = {id for id, value in duckdb.execute(f"select id, ({text}) from held").fetchall() if value}
         except duckdb.Error:
             continue
         asked += 1

@@ -453,7 +453,7 @@ def test_a_file_is_left_out_only_if_no_row_matches(text: str, held: list[tuple[i
     condition = parse_condition(text, RECORD)
     given_rows = ", ".join(f"({'null' if a is None else a}, {'null' if b is None else b})" for a, b in held)
     query = f"select count(*) filter (where {text}), count(*) from (values {given_rows}) as t(a, b)"
-    (counted,) = duckdb.sql(query.replace("values (null, null)", "values (null::int, null::int)")).fetchall()
+    (counted,) = duckdb.execute(query.replace("values (null, null)", "values (null::int, null::int)")).fetchall()
     matching, total = counted
     if matching:
         assert can_match(condition, spans)

@@ -387,7 +387,7 @@ def test_an_exported_table_is_read_without_strandline(
     assert spark.read.parquet(f"{tmp_path}/out").count() == 100
     assert len(pandas.read_parquet(tmp_path / "out")) == 100
     query = f"select count(*), sum(month) from read_parquet('{tmp_path}/out/**/*.parquet', hive_partitioning = true)"
-    assert duckdb.sql(query).fetchall() == [(100, sum(int(row[1]) for row in rows(numbers)))]
+    assert duckdb.execute(query).fetchall() == [(100, sum(int(row[1]) for row in rows(numbers)))]
 
 
 @pytest.mark.everywhere

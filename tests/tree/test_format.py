@@ -70,9 +70,9 @@ def test_duckdb_reads_ranges_and_metaranges(written: tuple[Path, TreeStore, Tree
 
     folder, _, tree = written
     ranges = f"{folder}/{RANGES_FOLDER}/*.parquet"
-    count, paths = duckdb.sql(f"select count(*), count(distinct path) from '{ranges}' where size = 1").fetchall()[0]
+    count, paths = duckdb.execute(f"select count(*), count(distinct path) from '{ranges}' where size = 1").fetchall()[0]
     assert (count, paths) == (40, 40)
-    top = duckdb.sql(f"select range_id, count from '{folder}/_strandline/metaranges/*.parquet'").fetchall()
+    top = duckdb.execute(f"select range_id, count from '{folder}/_strandline/metaranges/*.parquet'").fetchall()
     assert top == [(info.id, info.count) for info in tree.ranges]
 
 
