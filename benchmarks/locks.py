@@ -33,7 +33,7 @@ def _beside(main: Branch) -> list[Result]:
             held = (
                 main.locks.take([f"locked/{i:04d}/" for i in range(0, 2 * count, 2)], owner="bench") if count else None
             )
-            found.append(WRITES / seconds(lambda turn=turn, count=count: _write(main, f"{turn}-{count}")))  # type: ignore[misc]
+            found.append(WRITES / seconds(lambda turn=turn, count=count: _write(main, f"{turn}-{count}")))
             if held is not None:
                 main.locks.release(held.id)
             main.commit("beside")
@@ -77,7 +77,7 @@ def _restoring(repo: strandline.Repository, main: Branch) -> list[Result]:
         repo.create_tag(f"good{turn}", "main")
         main.delete_prefix("content/")
         main.commit("gone")
-        took.append(OBJECTS / seconds(lambda turn=turn: _restore(main, turn)))  # type: ignore[misc]
+        took.append(OBJECTS / seconds(lambda turn=turn: _restore(main, turn)))
     return [result("restore a range", took, "objects/s", None, "more", f"{OBJECTS:,} objects, same repository")]
 
 

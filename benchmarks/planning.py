@@ -67,7 +67,7 @@ def _on_s3(place: Path) -> list[Result]:
                 main.commit(f"{count} files")
                 fixed = main._other("main@").table(table.path)
                 own = [seconds(fixed.files) * 1000 / count * 1000 for _ in range(RUNS + 1)]
-                plan = [seconds(lambda t=fixed: t.to_spark(spark)) for _ in range(RUNS + 1)]  # type: ignore[misc]
+                plan = [seconds(lambda t=fixed: t.to_spark(spark)) for _ in range(RUNS + 1)]
                 where = f"{count:,} files of one row, S3A on versitygw, committed"
                 per_thousand = wrote.strandline_seconds * 1000 / count * 1000
                 found += [

@@ -101,8 +101,8 @@ def _bulk(repo: Repository, place: Path) -> list[Result]:
 
         path = place / "bare.parquet"
         write = _rates(BULK_ROWS, bulk)
-        bare = _rates(BULK_ROWS, lambda rows=rows: pq.write_table(rows, path))  # type: ignore[misc]
-        read = _rates(BULK_ROWS, lambda shards=shards: shards[-1].snapshot(0).to_arrow())  # type: ignore[misc]
+        bare = _rates(BULK_ROWS, lambda rows=rows: pq.write_table(rows, path))
+        read = _rates(BULK_ROWS, lambda shards=shards: shards[-1].snapshot(0).to_arrow())
         plain = _rates(BULK_ROWS, lambda: pq.read_table(path))
         where = f"{WHERE}; keys {name}"
         found += [

@@ -77,7 +77,7 @@ def test_a_corrupted_record_is_refused_and_not_overwritten(main: Branch, repo: R
         b"garbage",
         good[:-5],
         encode(RepositoryRecord(id=RepositoryId("x"), name="y", namespace="", default_branch="", created_at=0)),
-    ):  # type: ignore[arg-type]
+    ):
         broken_record(stores.kv, main, bad)
         for call in (
             lambda: main.put("a", b"1"),

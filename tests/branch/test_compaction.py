@@ -404,7 +404,7 @@ def test_the_sensor_neither_fails_nor_reads(one: Client, monkeypatch: pytest.Mon
     committed(one, a=1, b=1)
     calls: list[str] = []
     plan = one.store.plan
-    one.store.plan = lambda call, partition, key: calls.append(call) or plan(call, partition, key)  # type: ignore[func-returns-value]
+    one.store.plan = lambda call, partition, key: calls.append(call) or plan(call, partition, key)
     one.main.delete_prefix("a")
     assert calls[-1] == "delete"  # of the intent: nothing comes after it
 

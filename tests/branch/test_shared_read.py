@@ -51,7 +51,7 @@ def test_who_comes_during_a_read_does_not_get_its_result() -> None:
     first.start()
     source.has_begun.wait(10)
     source.value = 1  # after the first read looked, before the others ask
-    later = [threading.Thread(target=lambda n=n: found.update({f"later{n}": shared()})) for n in range(5)]  # type: ignore[misc]
+    later = [threading.Thread(target=lambda n=n: found.update({f"later{n}": shared()})) for n in range(5)]
     for thread in later:
         thread.start()
     while shared._next is None:

@@ -54,7 +54,7 @@ def said(arguments: list[str]) -> tuple[int, str]:
         patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b""), "utf-8"))
         code = run(arguments)
         out.flush()
-    return code, out.buffer.getvalue().decode()  # type: ignore[attr-defined]
+    return code, out.buffer.getvalue().decode()
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -18,7 +18,7 @@ import strandline
 from strandline.fs import StrandlineFileSystem
 
 
-class _Fixtures(AbstractFixtures):  # type: ignore[misc]
+class _Fixtures(AbstractFixtures):
     @pytest.fixture
     def fs(self, tmp_path: Path) -> StrandlineFileSystem:
         with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
@@ -38,21 +38,21 @@ class _Fixtures(AbstractFixtures):  # type: ignore[misc]
         return False  # folders come and go with their objects
 
 
-class TestCopy(AbstractCopyTests, _Fixtures):  # type: ignore[misc]
+class TestCopy(AbstractCopyTests, _Fixtures):
     pass
 
 
-class TestGet(AbstractGetTests, _Fixtures):  # type: ignore[misc]
+class TestGet(AbstractGetTests, _Fixtures):
     pass
 
 
-class TestPut(AbstractPutTests, _Fixtures):  # type: ignore[misc]
+class TestPut(AbstractPutTests, _Fixtures):
     pass
 
 
-class TestPipe(AbstractPipeTests, _Fixtures):  # type: ignore[misc]
+class TestPipe(AbstractPipeTests, _Fixtures):
     pass
 
 
-class TestOpen(AbstractOpenTests, _Fixtures):  # type: ignore[misc]
+class TestOpen(AbstractOpenTests, _Fixtures):
     pass

@@ -22,7 +22,7 @@ def config(redis_url: str) -> Iterator[Any]:
     import redis
 
     with redis.Redis.from_url(redis_url) as client:
-        before = {**client.config_get("maxmemory*")}  # type: ignore[dict-item]
+        before = {**client.config_get("maxmemory*")}
         yield client.config_set
         for name in ("maxmemory", "maxmemory-policy"):
             client.config_set(name, before[name])
@@ -53,8 +53,8 @@ def test_a_redis_that_keeps_what_it_acknowledged_is_opened(
 def test_a_postgres_at_another_isolation_level_is_refused(postgres_url: str, level: str) -> None:
     role = "r" + uuid.uuid4().hex[:8]
     with psycopg.connect(postgres_url, autocommit=True) as connection:
-        connection.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")  # type: ignore[arg-type]
-        connection.execute(f"ALTER ROLE {role} SET default_transaction_isolation = '{level}'")  # type: ignore[arg-type]
+        connection.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
+        connection.execute(f"ALTER ROLE {role} SET default_transaction_isolation = '{level}'")
     with pytest.raises(InvalidSettings, match=level) as refused:
         open_store(postgres_url.replace("test@", f"{role}@"))
     assert "ALTER ROLE" in refused.value.next

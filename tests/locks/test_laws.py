@@ -67,7 +67,7 @@ def test_r02_owners_are_registered_described_and_stay_as_long_as_they_hold_locks
     refused(LockInvalid, lambda: first.main.locks.take("b/", owner="nobody"), "not registered")
     refused(LockInvalid, lambda: first.main.lock("b/", owner="nobody").begin(), "not registered")
     for name, description in (("", "x"), (" ", "x"), ("x" * 200, "x"), ("a\nb", "x"), ("x", ""), ("x", "  ")):
-        refused(LockInvalid, lambda name=name, text=description: first.repo.lock_owners.register(name, text))  # type: ignore[misc]
+        refused(LockInvalid, lambda name=name, text=description: first.repo.lock_owners.register(name, text))
     first.repo.lock_owners.register("ops", "repairs")
     first.repo.lock_owners.register("ops", "other repairs")
     assert [(one.name, one.description) for one in second.repo.lock_owners] == [
@@ -118,7 +118,7 @@ def test_r03_the_same_lock_again_is_the_same_and_any_other_is_rejected(first: Cl
     assert second.main.locks.take("b/", owner="ops").id == lock.id
     for what, owner in (("b/", "load"), ("b/1", "ops"), ("", "ops"), (("a", "b/0"), "ops"), (("b/1", None), "load")):
         before = first.main._cell.read(None).branch
-        refused(LockRejected, lambda what=what, owner=owner: second.main.locks.take(what, owner=owner))  # type: ignore[misc]
+        refused(LockRejected, lambda what=what, owner=owner: second.main.locks.take(what, owner=owner))
         assert first.main._cell.read(None).branch == before
     refused(LockRejected, lambda: second.main.lock("b/", owner="ops").begin())
     assert held(first) == [("'b/'", "ops")]
@@ -142,7 +142,7 @@ def test_r04_a_release_ends_exactly_the_lock_that_it_names(first: Client, second
     lock = first.main.locks.take(["b/", "a/"], owner="ops")
     assert not second.main.locks.release_range("c/", "ops")
     for what, owner in ((["b/", "a/"], "load"), ("b/", "ops"), ("", "ops")):
-        refused(LockRejected, lambda what=what, owner=owner: second.main.locks.release_range(what, owner))  # type: ignore[misc]
+        refused(LockRejected, lambda what=what, owner=owner: second.main.locks.release_range(what, owner))
     assert [one.id for one in first.main.locks] == [lock.id]
     assert second.main.locks.release_range(["a/", "b/"], "ops")
     assert not list(first.main.locks)
@@ -172,7 +172,7 @@ def test_r05_several_takes_and_releases_are_one_request(first: Client, second: C
         ([LockRequest("a/", "ops"), LockRequest("c/1", "ops")], ()),
         ([LockRequest("a/", "ops")], ("gone",)),
     ):
-        refused(LockRejected, lambda take=take, release=release: first.main.locks.change(take, release))  # type: ignore[misc]
+        refused(LockRejected, lambda take=take, release=release: first.main.locks.change(take, release))
     first.main.put("a/1", b"dirty")
     refused(
         UncommittedChanges,
@@ -232,7 +232,7 @@ def test_r06_a_change_that_is_under_way_when_a_lock_comes(name: str, state: str,
         except RangeLocked:
             done = False
         except StrandlineError:
-            done = None  # type: ignore[assignment]
+            done = None
         second.connect()
         after = shown(first)
         assert done is not False or after == before, f"half of it is there: {point}"

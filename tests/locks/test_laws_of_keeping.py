@@ -137,7 +137,7 @@ def test_r17_while_the_whole_branch_is_locked_other_locks_rest(first: Client, se
     inner = first.main.locks.take("b/", owner="ops")
     whole = second.main.locks.take_branch(owner="load")
     for name in WRITES:
-        refused(RangeLocked, lambda name=name: WRITES[name](first.main))  # type: ignore[misc]
+        refused(RangeLocked, lambda name=name: WRITES[name](first.main))
     refused(RangeLocked, lambda: first.main.commit("x", allow_empty=True))
     refused(LockRejected, lambda: first.main.locks.release(inner.id), "as a whole")
     refused(LockRejected, lambda: first.main.locks.take("c/", owner="ops"), "as a whole")
@@ -161,7 +161,7 @@ def test_r17_a_lock_on_the_repository_covers_branches_to_come(first: Client, sec
     with first.repo.lock_repository(owner="ops") as lock:
         made = second.main.create_branch("made")
         for branch in (second.main, work, made):
-            refused(RangeLocked, lambda branch=branch: branch.put("x", b"x"))  # type: ignore[misc]
+            refused(RangeLocked, lambda branch=branch: branch.put("x", b"x"))
         refused(LockRejected, lambda: second.repo.lock_repository(owner="load").take(), "repairs")
         refused(RangeLocked, lambda: second.repo.delete_branch("made"))
         with work.transaction("t", locks=lock.id) as tx:

@@ -16,7 +16,7 @@ def run(folder: str, remote: str, number: int, at: int, when: str, what: int, to
     from pyspark.sql import SparkSession
 
     end = Path(folder) / f"end-{number}"
-    spark = SparkSession.builder.remote(remote).create()  # type: ignore[attr-defined]
+    spark = SparkSession.builder.remote(remote).create()
     calls = sent_at(at, when, what)
     with strandline.open(Path(folder) / "lake", synced=False, compaction=False) as lake:
         shard = lake.repository("nyc").shard("sink")

@@ -51,7 +51,7 @@ def test_a_shard_is_made_with_its_schema_and_found_without(repo: Repository) -> 
         repo.shard("s")
     made = repo.shard("s", SCHEMA, key=["key"])
     assert repo.shard("s") is made
-    assert repo.shard("s", SCHEMA, key="key") is made  # type: ignore[arg-type]
+    assert repo.shard("s", SCHEMA, key="key") is made
     assert repo.shards() == ["s"]
     assert (made.upper, made.since, made.key) == (Antichain(0), Antichain(0), ("key",))
 
@@ -90,7 +90,7 @@ def test_schemas_that_cannot_be(repo: Repository, schema: pa.Schema, key: list[s
     with pytest.raises(SchemaMismatch):
         repo.shard("s", schema, key=key)
     with pytest.raises(UsageError):
-        repo.shard("s", {"a": "int"})  # type: ignore[arg-type]
+        repo.shard("s", {"a": "int"})
 
 
 def test_a_deleted_shard_leaves_nothing_and_frees_its_name(lake: Lake, repo: Repository) -> None:

@@ -40,7 +40,7 @@ def test_ten_small_sources_cost_ten_times_the_requests_of_a_large_one() -> None:
     assert plan_bill(Plan(listeners=3)).requests > plan_bill(Plan()).requests
     for wrong in ({"sources": 0}, {"every_s": 0.0}, {"listeners": -1}):
         with pytest.raises(UsageError):
-            Plan(**wrong)  # type: ignore[arg-type]
+            Plan(**wrong)
 
 
 def test_updates_are_collected_for_a_while(tmp_path: Path) -> None:

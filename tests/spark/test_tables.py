@@ -64,7 +64,7 @@ def test_a_write_appears_at_one_instant_and_is_staged(main: Branch, spark: Spark
         return stage(*arguments, **options)
 
     stage = main.stage_atomically
-    main.stage_atomically = look  # type: ignore[method-assign,assignment]
+    main.stage_atomically = look  # type: ignore[method-assign]
     main.table("t").write(numbers, partition_by="month")
     assert seen == [[]]
     assert len(names(main)) == 4 or len(names(main)) > 3
@@ -236,14 +236,14 @@ def test_columns_that_do_not_fit_are_refused_before_spark_writes(
         (numbers.withColumnRenamed("code", "sl_branch"), {}),
     ):
         with pytest.raises(UsageError):
-            table.write(frame, **options)  # type: ignore[arg-type]
+            table.write(frame, **options)
     for options in (
         {"partition_by": ["nope"]},
         {"mode": "overwrite_partitions"},
         {"partition_by": ["id", "month", "code"]},
     ):
         with pytest.raises(UsageError):
-            main.table("other").write(numbers, **options)  # type: ignore[arg-type]
+            main.table("other").write(numbers, **options)
     assert names(main) == before
     assert {info.key for info in blobs.list()} == stored
 

@@ -21,7 +21,7 @@ def run(folder: str, remote: str, number: int, at: int, when: str, what: int, to
 
     end = Path(folder) / f"end-{number}"
     (Path(folder) / f"pid-{number}").write_text(str(os.getpid()))
-    spark = SparkSession.builder.remote(remote).create()  # type: ignore[attr-defined]
+    spark = SparkSession.builder.remote(remote).create()
     calls = sent_at(at, when, what)
     with strandline.open(Path(folder) / "lake", synced=False, compaction=False) as lake:
         main = lake.repository("nyc").branch("main")

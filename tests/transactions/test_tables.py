@@ -221,7 +221,7 @@ def test_a_writer_that_commits_by_volume(main: Branch) -> None:
         for number in range(10):
             tx.put(f"file-{number}", b"x" * 300)
             tx.position = str(number)
-            uncommitted = 10 - number - len([info for info in main.list() if info.path.startswith("file-")])  # type: ignore[union-attr]
+            uncommitted = 10 - number - len([info for info in main.list() if info.path.startswith("file-")])
             assert uncommitted <= 10
             assert tx._bytes <= 1_000 + 300
     assert [result.position for result in tx.results] == ["3", "7", "9"]
