@@ -40,6 +40,17 @@ def test_what_the_map_names_is_there() -> None:
     assert [name for name in named if not ((SRC / name).exists() or (ROOT / name).exists())] == []
 
 
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "tests" / "README.md"])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_no_line_of_prose_is_longer_than_a_line(page: Path) -> None:
+    """Tables and code are as wide as they are; so is the page of commands, which is made."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+    long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert page.name == "cli.md" or long == []
+
+
 def test_the_reference_has_every_public_name() -> None:
     text = (ROOT / "docs" / "api.md").read_text()
     directives = set(re.findall(r"^::: (\S+)$", text, re.M))
