@@ -181,7 +181,7 @@ class UpperMismatch(Conflict):
     """The upper of a shard is not the one that an append expected.
 
     Attributes:
-        current: the shard's upper; append there, or find out who appended. An `Antichain`.
+        current: the shard's upper; append there, or find out which writer appended. An `Antichain`.
         expected: what the call expected.
     """
 
@@ -206,7 +206,7 @@ class BeforeSince(Conflict):
 
 
 class TooManyLocks(LockRejected):
-    """The branch has as many locks, or as many callers who wait for one, as fit on its record."""
+    """The branch has as many locks, or as many waiting callers, as fit on its record."""
 
 
 # --- somebody else took over: stop ------------------------------------------------------------------------------------
@@ -286,7 +286,7 @@ class RangeLocked(StrandlineError):
     """Somebody holds a lock on what the call would change, or, in quarantine, read. The whole call was refused.
 
     Attributes:
-        owner, description: who holds it, and why.
+        owner, description: of its holder.
         lock_id: of the lock.
     """
 

@@ -395,7 +395,7 @@ def _file(place: str, info: Any) -> Detail:
 
 @contextmanager
 def _as_os_error(path: str) -> Iterator[None]:
-    """Errors as those of files, with our words; who opens files expects no others."""
+    """Errors as those of files, with our words; callers that open files expect no others."""
     try:
         yield
     except (io.UnsupportedOperation, OSError):

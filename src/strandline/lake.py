@@ -228,7 +228,7 @@ class Lake:
             written.append(self._rewrite(PARTITION, record.name.encode(), RepositoryRecord, "repository", dry_run))
         if isinstance(self._kv, TenantStore) and not dry_run:  # an older version did not list its lakes
             self._kv.shared.set(LAKES, self.id.encode(), self._settings.tenant.encode())
-        # last: who sees the new format of the lake may rely on all of it
+        # last: a reader of the new format of the lake may rely on all of it
         written.append(self._rewrite(*ROOT, LakeRecord, "lake", dry_run, {"format": FORMAT_VERSION}))
         return Upgraded(FORMAT_VERSION, total(written))
 

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 logger = logging.getLogger("strandline")
-logger.addHandler(logging.NullHandler())  # who did not ask for logs gets none on standard error
+logger.addHandler(logging.NullHandler())  # a program that did not ask for logs gets none on standard error
 ID_CHARS = 8
 _current: ContextVar[str] = ContextVar("strandline_operation", default="")
 Parameters = ParamSpec("Parameters")

@@ -1,7 +1,7 @@
 """Bringing a repository back from a backup, into any key-value store and any object store.
 
-Bytes first, then records, then refs, and last of all the repository's name: whoever sees the name sees all of it. What
-an interrupted call has brought back is used by the next one.
+Bytes first, then records, then refs, and last of all the repository's name: a process that sees the name sees all of
+it. What an interrupted call has brought back is used by the next one.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from strandline.operations import debug
 MAX_ATTEMPTS = 100
 """How often an operation meets a changed record before it gives up."""
 FREE_ATTEMPTS = 2
-"""So often it tries again at once: mostly whoever came first is done by then."""
+"""How often it tries again at once: mostly the one that came first is done by then."""
 
 
 class Attempts:

@@ -60,8 +60,8 @@ class BranchCell:
 
         Args:
             branch_id: the creation of the name that the caller means; None takes any.
-            shared: with concurrent callers in this process. Right for those who check what they did; who wants to
-                swap would only be woken after the others, and lose.
+            shared: with concurrent callers in this process. Right for callers that check what they did; one that wants
+                to swap would only be woken after the others, and lose.
 
         Raises:
             RefNotFound: no such branch.

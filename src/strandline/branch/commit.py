@@ -72,8 +72,8 @@ def _nothing_is_staged(cell: BranchCell, branch: BranchRecord) -> bool:
 
     Then head was the listing of the branch, if the record names the same tokens after the scans: a token is emptied
     only when no record names it, and never comes back. Else a compaction may have taken what was in them. Nothing is
-    swapped for that, so that those who find nothing to commit, again and again, hold nobody up whose change is computed
-    from the layers.
+    swapped for that, so that committers that find nothing to commit, again and again, hold no other up whose change is
+    computed from the layers.
     """
     stores = cell.stores
     if branch.compacted is not None or any(

@@ -35,7 +35,7 @@ class Compaction:
     """What became of a compaction.
 
     Attributes:
-        outcome: "done"; "superseded" by whoever took or discarded what was staged; or "cooling down".
+        outcome: "done"; "superseded" by a process that took or discarded what was staged; or "cooling down".
         entries: staged entries that were folded into a tree, tombstones too.
         tokens: sealed tokens that they came from.
     """

@@ -1,9 +1,10 @@
-"""Range locks: how they are taken while everyone else goes on, and what a writer does who meets one.
+"""Range locks: how they are taken while everyone else goes on, and what a writer does that meets one.
 
-Pending, fold, held. From the swap that puts a lock on record as *pending*, and seals, everyone who reads the record
-afterwards leaves its ranges alone, and whoever had read it before can only reach tokens that are sealed now. What
-these hold is folded into a tree, and the lock becomes *held* in the swap that puts this tree in their place. So a write
-that came too late to be folded is in a token that is gone: it leaves no trace, and its writer finds that out.
+Pending, fold, held. From the swap that puts a lock on record as *pending*, and seals, every process that reads the
+record afterwards leaves its ranges alone, and a process that had read it before can only reach tokens that are sealed
+now. What these hold is folded into a tree, and the lock becomes *held* in the swap that puts this tree in their place.
+So a write that came too late to be folded is in a token that is gone: it leaves no trace, and its writer finds that
+out.
 """
 
 from __future__ import annotations
@@ -113,7 +114,7 @@ def change_locks(at: BranchAt, change: Change) -> BranchRecord:
 
 
 def _withdraw_quietly(at: BranchAt, change: Change) -> None:
-    with suppress(StrandlineError):  # whoever finds it pending for long takes it off
+    with suppress(StrandlineError):  # a process that finds it pending for long takes it off
         withdraw(at, change.ids)
 
 
@@ -277,13 +278,13 @@ def acquire(at: BranchAt, change: Change, timeout_s: float) -> BranchRecord:
             polls += 1
     except BaseException:
         if slept:
-            with suppress(StrandlineError):  # who is silent for long leaves the queue
+            with suppress(StrandlineError):  # a waiter that is silent for long leaves the queue
                 update(at, lambda branch: lock_rules.stop_waiting(branch, mine.id))
         raise
 
 
 class _Patience:
-    """Takes locks off the record that stay pending, since whoever takes them must have died.
+    """Takes locks off the record that stay pending, since their takers must have died.
 
     Time is what this process has slept, so that no clock that jumps takes anybody for dead. If it was alive after all,
     its lock never becomes held, and it is told so.
@@ -334,7 +335,7 @@ def waiting_for_locks(clock: Clock, seconds: float, act: Callable[[], Result]) -
         polls += 1
 
 
-# --- who meets a lock after having written ----------------------------------------------------------------------------
+# --- a lock that is met after having written --------------------------------------------------------------------------
 
 
 def what_is_left(at: BranchAt, pairs: Pairs, token: StagingToken) -> Pairs:

@@ -1,7 +1,7 @@
 """The moves of a branch's head: the newest stand on the branch record, older ones in blocks of their own.
 
 A block holds moves that happened, since they were on record, and is written before the swap that takes them off it. So
-the reflog has no gap and no move that never was, whoever dies when; two who race write the same block.
+the reflog has no gap and no move that never was, whichever process dies when; two that race write the same block.
 """
 
 from __future__ import annotations

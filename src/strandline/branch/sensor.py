@@ -17,7 +17,7 @@ SEALED_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class Sensor:
-    """Counts by chance: whoever sees n tombstones fires with the probability n / `TOMBSTONES`.
+    """Counts by chance: a call that sees n tombstones fires with the probability n / `TOMBSTONES`.
 
     So a thousand short processes that see a little each fire as often as a long one that sees it all, and nothing is
     kept anywhere. A listing window that skips more than the threshold surely fires. Nobody fires while the branch cools

@@ -1,4 +1,4 @@
-"""One read for all who ask at the same time: the amortised branch read."""
+"""One read for all callers that ask at the same time: the amortised branch read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PATIENCE_S = 1.0
 
 
 class _Round(Generic[Value]):
-    """A read that begins when the one before it has ended, and those who will share it.
+    """A read that begins when the one before it has ended, and the callers that will share it.
 
     Attributes:
         turn: set when the first of them is to make it.
@@ -34,8 +34,8 @@ class SharedRead(Generic[Value]):
     """Lets concurrent callers share reads; a lone caller pays a microsecond.
 
     Invariant: a caller only gets the result of a read that *began* after it asked. A read that is under way may have
-    looked before the caller's own write, so whoever comes meanwhile waits for the next one, which the first of them
-    makes for all.
+    looked before the caller's own write, so a caller that comes in between waits for the next one, which the first of
+    them makes for all.
     """
 
     def __init__(self, read: Callable[[], Value], clock: Clock) -> None:
@@ -51,7 +51,7 @@ class SharedRead(Generic[Value]):
 
     def __call__(self) -> Value:
         if self._pid != os.getpid():
-            self._reset()  # whoever was reading is a thread of the parent
+            self._reset()  # the reader was a thread of the parent
         with self._lock:
             is_free = not self._is_reading
             is_first = self._next is None

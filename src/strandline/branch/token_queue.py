@@ -109,7 +109,7 @@ def _sweep_item(stores: Stores, key: bytes, item: QueueItem, now: Microseconds) 
     alive = _tokens_on_record(stores, item)
     deleted = sum(_delete_entries(stores, token) for token in item.tokens if token not in alive)
     if item.swept_at is not None or (item.kind == "private" and alive.intersection(item.tokens)):
-        # swept twice; or attached, and whoever takes it off the record queues it again
+        # swept twice; or attached, and the process that takes it off the record queues it again
         stores.kv.delete(stores.records, key)
     elif not alive.intersection(item.tokens):
         stores.kv.set(stores.records, key, encode(replace(item, swept_at=now, condemned=True)))

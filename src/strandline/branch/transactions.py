@@ -61,7 +61,7 @@ class TransactionRecord(msgspec.Struct, frozen=True, kw_only=True):
         state: as far as anybody has written it down; the branch record may know better.
         commit: that published it, or "".
         swept_at: when its prefix was swept first, or None.
-        ended_at: by the clock of whoever wrote the end down, for those who look.
+        ended_at: by the clock of the process that wrote the end down, for operators.
         seen_ended_at: when a collector first saw the end, by the object store's clock.
     """
 
@@ -328,8 +328,8 @@ def begin(at: BranchAt, who: Who, token: str, message: str) -> TransactionRecord
             message=message[:MESSAGE_MAX_CHARS],
             token=token,
         )
-        # only for those who look: fences do not depend on it
-        with suppress(PredicateFailed):  # somebody who doomed it has made one already
+        # only for operators: fences do not depend on it
+        with suppress(PredicateFailed):  # a process that doomed it has made one already
             stores.kv.set_if(stores.records, key_of(at.branch_id, record.id), encode(record), ABSENT)
         return record
 
@@ -478,7 +478,7 @@ def abort(at: BranchAt, who: Who, id: int) -> None:
 
 
 def acknowledge(at: BranchAt, name: str, id: int) -> TransactionRecord:
-    """Note that whoever ran a rejected transaction writes no more; doing it again is fine.
+    """Note that the driver of a rejected transaction writes no more. Idempotent.
 
     Raises:
         TransactionClosed: it is open or committed.

@@ -1,4 +1,4 @@
-"""`strandline lock`: who has frozen what, freezing and letting go"""
+"""`strandline lock`: what is frozen, freezing and letting go"""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def list_shards(repository: RepositoryArgument, lake: LakeOption = None, as_json
 
 @app.command()
 def show(shard: ShardArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Show who reads and writes a shard."""
+    """Show the readers and writers of a shard."""
     with session(lake, as_json) as s:
         state = _shard(s, shard).state
         rows: list[dict[str, Any]] = []
@@ -298,7 +298,7 @@ def serve(
 
     def ready(url: str) -> None:
         out.say(f"The shard service of {opened.place} listens on {url}.", {"url": url})
-        sys.stdout.flush()  # whoever started it reads the address from a pipe, while it goes on
+        sys.stdout.flush()  # the process that started it reads the address from a pipe, while it goes on
 
     # not its own client: it decides in its own process what it is asked for
     with strandline.open(lake, shard_service="", shard_upkeep=upkeep or "") as opened:

@@ -10,7 +10,7 @@ from strandline.branch.transactions import State
 from strandline.cli.session import JsonOption, LakeOption, complete_place, session
 from strandline.repository.transactions.operators import TransactionInfo
 
-app = typer.Typer(name="tx", help="Transactions of jobs: who has which open, and ending those of dead drivers.")
+app = typer.Typer(name="tx", help="Transactions of jobs: which are open, and ending those of dead drivers.")
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
 IdArgument = Annotated[int, typer.Argument(help="The number that `tx list` shows.", min=1)]

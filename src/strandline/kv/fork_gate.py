@@ -9,7 +9,7 @@ connections; parent and child open new ones when they need them. A hook cannot s
 time, or belongs to the thread that forks, the file is lost to the child, which refuses every use of it at once.
 
 A call is let in by two plain assignments, which Python's lock puts into one order for all threads: it says that it is
-inside and then looks whether the gate is shut; the hook shuts the gate and then looks who is inside.
+inside and then looks whether the gate is shut; the hook shuts the gate and then looks which calls are inside.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Session:
     """A thread's place in a store.
 
     Attributes:
-        connection: its own, opened when it is needed; whoever closes it sees to it that nobody is inside.
+        connection: its own, opened when it is needed; before it is closed, nobody is inside.
         depth: how many calls of the thread are inside; more than one if a signal handler or a finalizer calls.
         is_lost: this is the copy that a fork made of a session in use: not one more statement may run on it.
     """
@@ -113,7 +113,7 @@ class Gate:
             session.depth -= 1
             try:
                 time.sleep(POLL_S)  # no event, whose own lock a signal handler could find taken by its own thread
-            finally:  # whoever is interrupted here steps out again
+            finally:  # a thread that is interrupted here steps out again
                 session.depth += 1
         return True
 

@@ -158,7 +158,7 @@ class SqliteStore(Store):
         is_first = self._file is None
         try:
             self._refuse_lost()
-            # a file that is gone is not made anew beneath those who use it
+            # a file that is gone is not made anew beneath its users
             connection = sqlite3.connect(
                 f"file:{quote(str(self.path.absolute()))}?mode={'rwc' if is_first else 'rw'}",
                 uri=True,
@@ -300,7 +300,7 @@ class SqliteStore(Store):
             self._has_leader = False
 
     def _lead(self) -> None:
-        """Do everything that is queued, wake its owners, and hand over to the first of those who came meanwhile."""
+        """Do everything that is queued, wake its owners, and hand over to the first of those that came in between."""
         with self._mutex:
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX_WRITES))]
             self._group = group

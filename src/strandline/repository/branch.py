@@ -295,7 +295,7 @@ class Branch(StagedWrites):
 
     @property
     def writers(self) -> Writers:
-        """The names under which transactions are made: what they committed last, and who may use them."""
+        """The names under which transactions are made: what they committed last, and which node may use them."""
         return Writers(self._core, self._at)
 
     @logged("create branch")

@@ -1,6 +1,6 @@
 """The changes of a branch as a shard: each move of its head is a time, and its files that came and went are updates.
 
-A move of the head is a fact with a number, so whoever records it writes the same: any process may do it, at any time,
+A move of the head is a fact with a number, so all that record it write the same: any process may do it, at any time,
 and several at once.
 """
 

@@ -249,7 +249,7 @@ class Repository:
 
         Args:
             block: some of "stage", "commit", "merge", "reset", "delete"; by default all but merges.
-            writers: who may publish transactions to them all the same; nobody else may.
+            writers: names of writers that may publish transactions to them; no other writer may.
         """
         rule = check_protection(pattern, block, writers)
 
@@ -311,7 +311,7 @@ class Repository:
 
     @logged("release repository")
     def unlock(self) -> bool:
-        """End the lock on all branches, whoever holds it; whether there was one."""
+        """End the lock on all branches, of any holder. Returns whether there was one."""
         return release_repository(self._core)
 
     # --- upkeep -------------------------------------------------------------------------------------------------------

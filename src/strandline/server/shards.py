@@ -223,7 +223,7 @@ def serve(lake: Lake, host: str, port: int, token: str, ready: Callable[[str], N
         address, taken, *_ = listening.getsockname()
         if not token and not ipaddress.ip_address(address).is_loopback:
             raise InvalidSettings(
-                f"{host} can be reached from other machines, and whoever reaches the service can write to every shard.",
+                f"{host} can be reached from other machines, and any program there could write to every shard.",
                 next="Set STRANDLINE_SERVICE_TOKEN for it and its clients, or serve on 127.0.0.1.",
             )
         app = ShardApp(lake, token)

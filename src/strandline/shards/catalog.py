@@ -176,7 +176,7 @@ class ShardCatalog:
         return raw, None if raw is None else decode(ShardRecord, raw, f"shard {name!r}")
 
     def _named(self, record: ShardRecord) -> ShardRecord:
-        """Take a name; of two who do at once, both get the same shard."""
+        """Take a name; of two callers that do at once, both get the same shard."""
         raw, held = self._read(record.name)
         if held is not None and not held.is_deleted:
             return held

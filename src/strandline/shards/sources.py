@@ -1,7 +1,7 @@
-"""Definite sources: whoever reads a source, again or at the same time, writes the same updates at the same times.
+"""Definite sources: a job that reads a source, again or at the same time, writes the same updates at the same times.
 
 A collection of *bindings* says which time each position of a source has. They are minted through
-consensus, so all who ask agree. What is read then only has to be written by anybody.
+consensus, so all that ask agree. What is read then only has to be written by anybody.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def ingest(
             must give the same rows whenever it is asked.
 
     Yields:
-        Each binding that is in the shard now, whoever wrote it.
+        Each binding that is in the shard now, of any writer.
     """
     with shard.writer() as writer:
         for binding in bindings.minted(start=shard.state.upper):
@@ -191,7 +191,7 @@ def _at(rows: Rows, time: int) -> Rows:
 def drain(wal: Shard, shard: Shard, *, timeout_s: float = 0.0) -> int:
     """Bring what a write-ahead shard holds into a shard, at the same times. Any number of processes may do it at once.
 
-    Updates of the write-ahead shard are definite: whoever applies them writes the same. It must keep its history until
+    Updates of the write-ahead shard are definite: all that apply them write the same. It must keep its history until
     they are in the shard: hold it with a reader, or a durable one.
 
     Args:
@@ -206,7 +206,7 @@ def drain(wal: Shard, shard: Shard, *, timeout_s: float = 0.0) -> int:
         if start == 0:
             if wal.state.upper == 0:
                 return 0
-            # not definite: another applier may begin at another since. Of all who do, one decides
+            # not definite: another applier may begin at another since. Of all that do, one decides
             first = wal.snapshot(wal.state.since)
             try:
                 writer.compare_and_append(first.to_arrow(), 0, first.as_of + 1)

@@ -1,4 +1,4 @@
-"""Shipped for those who write backends: conformance suites, and stores that count and fail on purpose.
+"""Shipped for writers of backends: conformance suites, and stores that count and fail on purpose.
 
 The suites need pytest, which strandline does not install.
 """

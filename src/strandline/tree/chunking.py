@@ -1,8 +1,8 @@
 """Where ranges end: decided by content alone, so that equal content gives equal ranges whatever its history.
 
 A range ends at a row whose path hashes below a threshold (a *natural* end), or at which the range reaches its cap of
-rows or bytes. Nothing before the start of a range matters, so whoever starts at the start of a range cuts the same
-ranges from there. The last range of a tree may end anywhere: it is *open*, all others are closed.
+rows or bytes. Nothing before the start of a range matters, so a builder that starts at the start of a range cuts the
+same ranges from there. The last range of a tree may end anywhere: it is *open*, all others are closed.
 """
 
 from __future__ import annotations

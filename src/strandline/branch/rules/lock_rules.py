@@ -73,7 +73,7 @@ def locks_of(branch: BranchRecord) -> Iterator[LockRecord]:
 
 
 def in_the_way(branch: BranchRecord, mine: Collection[str] = NOBODY) -> list[LockRecord]:
-    """The locks that somebody who holds `mine` has to respect when changing something, pending ones too."""
+    """The locks that a holder of `mine` has to respect when changing something, pending ones too."""
     if not branch.locks and branch.whole is None:
         return []
     if branch.whole is not None and is_live(branch, branch.whole):
@@ -161,7 +161,7 @@ def pend(
     now: Microseconds,
     under: Collection[str] = NOBODY,
 ) -> BranchRecord:
-    """Put locks on record as pending, and seal: whoever writes from now on sees them, or writes where they are folded.
+    """Put locks on record as pending, and seal: a writer from now on sees them, or writes where they are folded.
 
     Args:
         releases: ids of locks that the same request ends; they end when the new ones become held.
@@ -258,7 +258,7 @@ def _refuse_overlap(
     for one in branch.waiting:
         if one.id in own:
             return
-        # who waits for what this caller holds cannot go first
+        # a waiter for what this caller holds cannot go first
         if _conflict(request, one.mode, one.ranges) and not _is_silent(one, now) and not overlap(one.ranges, mine):
             raise LockRejected(
                 f"{told(request.ranges)} on branch {name!r} cannot be locked: {one.owner!r} has waited for "
@@ -315,7 +315,7 @@ def inherit(branch: BranchRecord, whole: LockRecord) -> BranchRecord:
 
 
 def wait_for(branch: BranchRecord, name: str, request: Request, now: Microseconds) -> BranchRecord:
-    """Stand in the queue, or say again that one does; who has been silent for long leaves it."""
+    """Stand in the queue, or renew the place in it; a waiter that has been silent for long leaves it."""
     mine = Waiting(request.id, request.owner, request.mode, request.ranges, now)
     queue = [mine if one.id == mine.id else one for one in branch.waiting]
     if mine not in queue:

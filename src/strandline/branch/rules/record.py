@@ -45,7 +45,7 @@ class HeadMove(msgspec.Struct, frozen=True, array_like=True):
     """A move of a branch's head.
 
     Attributes:
-        at_us: by the clock of whoever moved it, in microseconds since 1970 UTC.
+        at_us: by the clock of the process that moved it, in microseconds since 1970 UTC.
         verb: "create", "commit", "merge", "revert", "cherry-pick", "import", "publish" or "reset".
         by: the committer.
         before: the head until then; empty for a new branch.
@@ -78,7 +78,7 @@ class WriterRecord(msgspec.Struct, frozen=True, array_like=True):
         started: the last transaction that was begun, or 0; it is open if it is not `committed`.
         committed: the last one that was published, or 0.
         commit: the commit that published it, or "".
-        node: who alone may begin and commit under this name; empty if anyone may.
+        node: the only one that may begin and commit under this name; empty if anyone may.
         position: what the last published one said of how far it consumed its source.
         token: what the last published one said that makes a repetition of it recognisable.
         digest: of what the last published one changed.
@@ -98,8 +98,8 @@ class WriterRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 LockMode = Literal["exclusive", "shared", "quarantine"]
-"""exclusive: one holder, who alone changes the ranges. shared: nobody does, as several holders agree. quarantine: like
-exclusive, and others do not even read them."""
+"""exclusive: one holder, which alone changes the ranges. shared: nobody does, as several holders agree. quarantine:
+like exclusive, and others do not even read them."""
 
 
 class LockRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +132,7 @@ class LockRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, array_like=True):
-    """Somebody who waits for a lock; first come, first served.
+    """A waiter for a lock; first come, first served.
 
     Attributes:
         seen_at: when it last said so, by its clock: if that is long ago it loses its turn, and nothing else.
@@ -163,7 +163,7 @@ class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         writers: by name, at most `MAX_WRITERS` (`strandline.branch.rules.writers`); a name that is not here is fenced.
         locks: on ranges of paths, at most `lock_rules.MAX_RANGES` ranges.
         whole: a lock on the whole branch, beside which `locks` rest.
-        waiting: who waits for a lock, longest first.
+        waiting: the waiters for a lock, longest first.
         lock_changes_at: up to when the changes of locks so far have used up the rate that is allowed.
         write_ids: ids of this record and of those before it, newest first.
         created_at: microseconds since 1970 UTC.
@@ -267,7 +267,7 @@ def refuse_blocked(branch: BranchRecord, action: Action, name: str) -> None:
         advice = {
             "stage": "Write to another branch and merge it.",
             "commit": "Commit on another branch and merge it.",
-            "merge": "Nobody may merge into it; ask whoever protected it.",
+            "merge": "Nobody may merge into it; ask the person who protected it.",
             "reset": "Revert the commits instead of resetting the branch.",
             "delete": "Remove its protection first.",
         }[action]
@@ -338,7 +338,7 @@ def is_cooling_down(branch: BranchRecord, at_us: Microseconds, cool_down_s: floa
 
 
 def claim_compaction(now: BranchRecord, fresh: StagingToken, at_us: Microseconds, cool_down_s: float) -> BranchRecord:
-    """Begin a compaction: seal, and say so on record, so that of all who see the need one goes to work.
+    """Begin a compaction: seal, and say so on record, so that of all processes that see the need one goes to work.
 
     Raises:
         CoolingDown: somebody began one less than `cool_down_s` ago.

@@ -53,7 +53,7 @@ class Namespace(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         stamp: that the marker has, or is about to get.
-        before: those that it may have if whoever renewed it died in between, or is late.
+        before: those that it may have if the process that renewed it died in between, or is late.
     """
 
     lake: str
@@ -150,7 +150,7 @@ def adopt(stores: Stores, id: RepositoryId, name: str, lake: str, *, dry_run: bo
 
 
 def renew(stores: Stores, id: RepositoryId, name: str, lake: str) -> None:
-    """Write a marker that is missing or cut, for whoever knows that the namespace is this repository's alone."""
+    """Write a marker that is missing or cut, for a caller that knows that the namespace is this repository's alone."""
     held = Namespace(lake=lake, stamp=new_id())
     stores.kv.set(stores.records, KEY, encode(held))
     stores.trees.blobs.own.put(MARKER, _body(id, name, held))
@@ -311,5 +311,5 @@ def leave_reader(blobs: BlobStore, lake: str, id: RepositoryId, now_us: Microsec
 
 
 def drop_reader(blobs: BlobStore, lake: str) -> None:
-    with suppress(StoreUnavailable):  # whoever owns it finds out that nobody is there any more
+    with suppress(StoreUnavailable):  # its owner finds out that no reader is there any more
         blobs.delete_many([f"{READERS}{lake}.json"])

@@ -1,4 +1,4 @@
-"""Where bytes are put: physical keys, which no two writes ever share, with prefixes that tell who wrote them."""
+"""Where bytes are put: physical keys, which no two writes ever share, with prefixes that name the writer."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What those who make references and the collector of garbage promise each other.
+"""What makers of references and the collector of garbage promise each other.
 
-- Objects: whoever refers to bytes that are there already writes a *link record*, then checks that they are not
+- Objects: a process that refers to bytes that are there already writes a *link record*, then checks that they are not
   *condemned*, then stages the reference. The collector writes what it condemns, then reads the link records, then
   deletes. So of the two, one sees the other. Link records outlive the run.
-- Commits: whoever uses an old commit *pins* it, then checks that it is not *expired*. The collector writes what it
-  expires, then reads refs and pins again, and deletes in a later run, a grace later.
+- Commits: a process that uses an old commit *pins* it, then checks that it is not *expired*. The collector writes what
+  it expires, then reads refs and pins again, and deletes in a later run, a grace later.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Link(msgspec.Struct, frozen=True):
     """Bytes that somebody is about to refer to.
 
     Attributes:
-        seen_at: when a collector saw it first, by the clock of the object store: the clock of whoever made it may be
+        seen_at: when a collector saw it first, by the clock of the object store: the clock of its maker may be
             days behind.
     """
 

@@ -36,7 +36,7 @@ class Protection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockOwner(msgspec.Struct, frozen=True):
-    """Who may hold locks.
+    """An owner, which may hold locks.
 
     Attributes:
         is_leaving: being removed; it takes no more locks.

@@ -92,7 +92,7 @@ class LockOwners(Results[OwnerInfo]):
     def remove(self, name: str) -> None:
         """Remove an owner; one that is not there is fine.
 
-        Invariant: it is marked as leaving before the branches are looked at, and who takes a lock looks at its owner
+        Invariant: it is marked as leaving before the branches are looked at, and a taker of a lock looks at its owner
         after its lock is on record. So either this sees the lock, or that sees the mark; perhaps both step back.
 
         Raises:

@@ -29,8 +29,8 @@ from strandline.repository.names.settings import swap_record
 class RepositoryLock:
     """Nobody changes any branch, but transactions that name this lock: `branch.transaction(…, locks=lock.id)`.
 
-    Locks on ranges keep their records and rest; only who names this lock can take or release any. Branches that are
-    made meanwhile are under it from the beginning. Used with `with`, it is released at the end of the block.
+    Locks on ranges keep their records and rest; only a caller that names this lock can take or release any. Branches
+    that are made meanwhile are under it from the beginning. Used with `with`, it is released at the end of the block.
     """
 
     def __init__(self, core: RepositoryCore, owner: str, mode: LockMode, timeout_s: float, on_dirty: OnDirty) -> None:

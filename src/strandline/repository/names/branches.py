@@ -59,7 +59,7 @@ def create_name(core: RepositoryCore, name: str, record: BranchRecord | TagRecor
     """Take a name for a branch or a tag; False if somebody has it.
 
     Invariant: one key holds either kind, and it is taken by a swap against "absent" or against the tombstone of a
-    deleted name, so of all who race for it one wins.
+    deleted name, so of all callers that race for it one wins.
     """
     raw, held = read_ref(core.stores, name)
     if held is not None and not isinstance(held, Deleted):

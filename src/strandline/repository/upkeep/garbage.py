@@ -273,7 +273,7 @@ class Collector:
                     branches[key.decode()] = now = self._mark_staged(key.decode(), record.branch_id, files)
                 except (BranchGone, RefNotFound):
                     continue
-                tags += [lock.base for lock in locks_of(now) if lock.base]  # who was refused looks there
+                tags += [lock.base for lock in locks_of(now) if lock.base]  # a refused writer looks there
                 if now.compacted is not None:
                     trees[now.compacted] = None
         return trees, branches, tags
@@ -314,7 +314,7 @@ class Collector:
             if mark is not None and is_old and not mark.is_only_seen and commit.id not in found.keep:
                 gone.append(commit.id)  # for longer than any operation lasts that may have begun with it as its base
                 continue
-            # its files stay for this run, so that whoever is about to use it can say so
+            # its files stay for this run, so that a process that is about to use it can say so
             trees.add(commit.tree_ref)
             if commit.id in found.keep or (mark is not None and not mark.is_only_seen):
                 continue
@@ -332,7 +332,7 @@ class Collector:
         found: list[CommitId] = []
         for move in read_moves(self._stores, branch):
             if move.at_us < cutoff:
-                continue  # not the end: each is dated by the clock of whoever moved the head
+                continue  # not the end: each is dated by the clock of the process that moved the head
             found += [move.after, *([CommitId(move.before)] if move.before else [])]
         return found
 
@@ -468,8 +468,9 @@ class Collector:
         """Delete what a run has decided on; returns the number of files.
 
         Invariant: what goes is on a list that never changes (`promises.decide`), and the record is ended only when all
-        of it is gone. So whoever deletes late, after another run has gone on with the work, meets only keys that are
-        gone. The marker is looked at before each batch: a namespace that another lake has taken is not deleted from.
+        of it is gone. So a process that deletes late, after another run has gone on with the work, meets only keys that
+        are gone. The marker is looked at before each batch: a namespace that another lake has taken is not deleted
+        from.
         """
         stores = self._stores
         found = promises.find_condemned(stores, run)

@@ -3,7 +3,7 @@
 Only those are here that do no harm when they come late, after their sender gave up on them and had them decided
 elsewhere: an append expects an upper that never returns, or carries an epoch or a writer that was ended meanwhile; a
 since never goes back. Registrations are not here: a late one would hold a since for nobody. Nor are claims of durable
-readers: a late one would take the reader from whoever claimed it since.
+readers: a late one would take the reader from the process that has claimed it since.
 """
 
 from __future__ import annotations

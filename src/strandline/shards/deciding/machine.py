@@ -64,7 +64,7 @@ class Place:
 
     Attributes:
         folder: of its blobs, without a trailing slash.
-        host: who stands on the states that this process makes.
+        host: the name on the states that this process makes.
         inline_max_bytes: parts that are smaller lie in the state; 0 for none.
         inline_total_bytes: how many bytes of parts may lie in the state (exclusive).
     """
@@ -198,7 +198,7 @@ class Machine:
         return diff
 
     def _learn(self, state: State) -> State:
-        """Remember a state unless a newer one is known; wakes who waits for news."""
+        """Remember a state unless a newer one is known; wakes the waiters for news."""
         with self._mutex:
             if self._state is not None and self._state.seqno >= state.seqno:
                 return self._state
@@ -345,7 +345,7 @@ class Machine:
         """Let the next request lead, if there is one."""
         with self._mutex:
             while self._queue and self._queue[0].leads:
-                self._queue.popleft()  # whoever was to lead is interrupted
+                self._queue.popleft()  # the one that was to lead is interrupted
             self._has_leader = bool(self._queue)
             if self._has_leader:
                 self._queue[0].leads = True

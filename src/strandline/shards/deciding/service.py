@@ -2,7 +2,7 @@
 
 Clients that swap directly lose to each other the more of them there are. A service decides their commands together:
 one swap carries many. It keeps nothing that is not in the stores, so any copy can decide any command at any time, and
-so can every client: safety never rests on who decides.
+so can every client: safety never rests on which process decides.
 """
 
 from __future__ import annotations

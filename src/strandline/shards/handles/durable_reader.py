@@ -46,7 +46,7 @@ class DurableReader:
         return antichain(self._since)
 
     def claim(self, token: str, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> Antichain:
-        """Become its user: from now on the token is this one, and whoever shows another is refused.
+        """Become its user: from now on the token is this one, and a process that shows another is refused.
 
         Raises:
             ReaderFenced: others claimed it again and again until the time was up. Nothing was changed.

@@ -216,11 +216,12 @@ class Writer(Closing):
     ) -> int | None:
         """Like `append_next`, once for each epoch of this durable writer.
 
-        For sinks: whoever repeats an epoch, after a restart or beside a zombie, is told that it was done.
+        For sinks: a sink that repeats an epoch, after a restart or beside a zombie, learns that it was done.
 
         Args:
             epoch: counts up.
-            query: who counts; another one under the same name is refused, as its first epochs would pass for repeats.
+            query: the one whose epochs are counted; another one under the same name is refused, as its first epochs
+                would pass for repeats.
 
         Returns:
             The time of the updates, or None if the epoch was appended before.

@@ -1,8 +1,8 @@
 """Consensus on nothing but an object store that can refuse to overwrite (`If-None-Match: *`).
 
-Record n is an object whose name ends in n, made in mode "create": of all who try, one succeeds. That alone is unsafe
+Record n is an object whose name ends in n, made in mode "create": of all that try, one succeeds. That alone is unsafe
 once records are deleted, since a client that slept could make a number again. So a truncation first writes a *mark*,
-an object whose name is the number that the log begins with, then deletes; and whoever made a record looks for marks
+an object whose name is the number that the log begins with, then deletes; and the maker of a record looks for marks
 afterwards. Dearer than a key-value store (a PUT and a LIST for an append), but nothing else is needed.
 """
 
@@ -56,7 +56,7 @@ class BlobConsensus(Consensus):
         check_seqno(seqno)
         known = self._known.get(key, 0)
         if known >= seqno or (known < seqno - 1 and self._head_seqno(key) != seqno - 1):
-            return False  # it was given already, or who numbers on from what nobody saw would leave a gap
+            return False  # it was given already, or a writer that counts on from what nobody saw would leave a gap
         try:
             self._blobs.put(self._record(key, seqno), data, "create")
         except BlobExists:

@@ -76,8 +76,8 @@ class KvConsensus(Consensus):
 
         Invariant: heads only move forward in (seqno, begin), so no head ever holds earlier bytes again, and a head that
         is still what was read has seen nothing since. What is written as history before the swap was decided by the
-        swap that made it part of the tail: whoever writes it, however late, writes the same bytes, or writes below
-        `begin`, where nobody reads.
+        swap that made it part of the tail: a process that writes it, however late, writes the same bytes, or writes
+        below `begin`, where nobody reads.
         """
         check_seqno(seqno)
         seen = self._seen.get(key)

@@ -121,6 +121,6 @@ class MeteredBlobs(BlobStore):
         if path is not None:
             try:
                 self._meter.add("blob get", os.path.getsize(path))
-            except OSError:  # whoever reads it finds out
+            except OSError:  # its reader finds out
                 self._meter.add("blob get")
         return path

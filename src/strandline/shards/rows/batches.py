@@ -23,7 +23,7 @@ from strandline.shards.state.state import Batch, Part, ShardId
 PART_TARGET_BYTES = 64 << 20
 """About how many bytes of Arrow data a part holds."""
 PARTS_IN_FLIGHT = 2
-"""So many parts are written at a time; whoever adds more waits."""
+"""How many parts are written at a time; a caller that adds more waits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,7 +200,7 @@ def _lost(error: BlobNotFound) -> ReaderExpired:
     return ReaderExpired(
         f"A part of these contents was collected: {error}.",
         safe="What was read before is right.",
-        next="Whoever handed it out held no lease any more: take a new snapshot, from a reader that lives as long as "
+        next="The lease of its reader has ended: take a new snapshot, from a reader that lives as long as "
         "the reading takes.",
     )
 

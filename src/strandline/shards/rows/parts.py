@@ -1,4 +1,4 @@
-"""Updates as Parquet files: parts of batches, written once and read by whoever has the object store."""
+"""Updates as Parquet files: parts of batches, written once and read by any process that has the object store."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class LeasedReader(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DurableReaderRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A reader that is never forgotten; whoever uses it shows the token that the last one left."""
+    """A reader that is never forgotten; its user shows the token that the last one left."""
 
     since: int
     token: str
@@ -125,7 +125,7 @@ class State(msgspec.Struct, frozen=True):
 
     Attributes:
         walltime_us: when it was made; strictly increasing, whatever the clocks say.
-        host: who made it.
+        host: the machine that made it.
         codec: name of the codec of its rows.
         schemas: serialised Arrow schemas by id; ids count from 1, the greatest is the newest.
         batches: in the order of their descriptions, which do not overlap; where none is, below `upper`, there are no

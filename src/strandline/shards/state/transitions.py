@@ -86,7 +86,7 @@ class Append(msgspec.Struct, frozen=True, tag=True):
         expected: demanded of the shard's upper.
         upper: what it becomes.
         batch: the updates, described as [expected, upper); None to move the upper alone.
-        token: of the call; whoever finds it on record knows that the call was done.
+        token: of the call; where it is on record, the call was done.
     """
 
     writer: WriterId
@@ -147,8 +147,8 @@ class AppendNext(msgspec.Struct, frozen=True, tag=True):
         token: of the call, as in `Append`.
         epoch: of a durable writer: counts up, and what is not above the last one was appended before. None for calls
             that are told apart by their token alone.
-        must_be_known: refuse if the writer is not on record: whoever sent the command may have ended the writer so that
-            the command, if it is late, does nothing.
+        must_be_known: refuse if the writer is not on record: the sender of the command may have ended the writer so
+            that the command, if it is late, does nothing.
     """
 
     writer: WriterId

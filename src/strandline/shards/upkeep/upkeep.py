@@ -112,7 +112,7 @@ class Heartbeats:
         now_us = self._clock.now_us()
         with self._lock:
             if not self._due_us:
-                self._is_running = False  # under the lock: who comes next starts another thread
+                self._is_running = False  # under the lock: the next one starts another thread
                 return None
             due = [reader for reader, at_us in self._due_us.items() if at_us <= now_us]
             for reader in due:

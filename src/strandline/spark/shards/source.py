@@ -140,7 +140,7 @@ class ShardStreamReader(DataSourceStreamReader):
     """The contents, then each change once at its time. An offset is a frontier: what lies before it was read.
 
     A durable reader, named by the option "reader", holds what Spark has not committed, so that a query that is started
-    again after a week finds it; whoever starts the query takes the name over, and a driver that was declared dead and
+    again after a week finds it; a start of the query takes the name over, and a driver that was declared dead and
     goes on is refused when it commits. A leased reader pins the files of the batch under way.
     """
 

@@ -58,7 +58,7 @@ def absorb(spark: SparkSession, shard: Shard, ref: Ref, path: str, *, writer: st
     What others append meanwhile is looked at before the changes are there, so that they fit what they change.
 
     Args:
-        writer: who appends; see `Shard.writer`.
+        writer: the name of the writer that appends; see `Shard.writer`.
 
     Returns:
         The time, or None if the shard held exactly that.
