@@ -338,6 +338,29 @@ def test_a_missing_tree_stops_the_collector(first: Client) -> None:
     assert blobs(first) == before
 
 
+def test_what_an_open_transaction_copied_is_kept_by_the_commit_that_it_began_on(
+    first: Client, second: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others put the same bytes elsewhere: no conflict, and only the old commit refers to what was copied."""
+    monkeypatch.setattr("strandline.repository.upkeep.garbage.Collector._store_time", lambda self: clock.now_us())
+    monkeypatch.setattr("strandline.repository.upkeep.files.Files.__init__", _old_files(clock))
+    first.main.put("a", b"the same")
+    first.main.commit("a")
+    tx = first.main.transaction("job").begin()
+    tx.copy("a", "b")
+    for act in (lambda: second.main.delete("a"), lambda: second.main.put("a", b"the same")):
+        act()
+        clock.advance_s(2 * 86_400)
+        second.main.commit("a")
+    second.repo.gc.set_retention(1)
+    for _ in range(4):
+        clock.advance_s(2 * 86_400)
+        collect(second)
+    tx.commit()
+    assert second.main.read("b") == b"the same"
+    assert second.repo.fsck(content=True).is_sound
+
+
 def test_a_rule_that_is_loosened_brings_no_files_back(
     first: Client, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from strandline.errors import Conflict, PreconditionFailed, UsageError
+from strandline.errors import Conflict, ObjectNotFound, PreconditionFailed, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.objects.writable import Writable
 from strandline.repository.refs.results import ObjectInfo
@@ -47,7 +47,28 @@ def conditional(place: Writable) -> object:
     return None
 
 
-WORKS: list[Work] = [put_many, delete_many, write_text, conditional]
+def copy(place: Writable) -> object:
+    place.put("old/3", b"of this very work")
+    done = place.copy("old/1", "n/1"), place.copy("old/", "n/all/"), place.copy("n/all/", "n/again/")  # type: ignore[attr-defined]
+    for source, target in (("old/", "n"), ("old/1", "old/1")):
+        with pytest.raises(UsageError):
+            place.copy(source, target)  # type: ignore[attr-defined]
+    with pytest.raises(ObjectNotFound, match="nothing below"):
+        place.copy("none/", "n/")  # type: ignore[attr-defined]
+    return done
+
+
+def rename(place: Writable) -> object:
+    place.put("old/3", b"of this very work")
+    done = place.rename("old/1", "n/1"), place.rename("old/", "n/all/"), place.rename("n/all/2", "n/2")  # type: ignore[attr-defined]
+    with pytest.raises(UsageError, match="lies in the other"):
+        place.rename("n/", "n/n/")  # type: ignore[attr-defined]
+    with pytest.raises(ObjectNotFound, match="no object"):
+        place.rename("old/1", "n/1")  # type: ignore[attr-defined]
+    return done
+
+
+WORKS: list[Work] = [put_many, delete_many, write_text, conditional, copy, rename]
 
 
 @pytest.mark.parametrize("work", WORKS, ids=[work.__name__ for work in WORKS])
@@ -62,7 +83,8 @@ def test_a_transaction_does_what_a_branch_does(work: Work, main: Branch) -> None
         assert work(tx) == expected
         assert not [info for info in other.list("n/") if isinstance(info, ObjectInfo)]
     assert contents(other) == contents(main)
-    assert tx.result.files == sum(1 for path in contents(main) if path.startswith("n/")) + (work is conditional)
+    written = sum(1 for path in contents(main) if path.startswith("n/")) + (work is conditional)
+    assert tx.result.files == (1 if work in (copy, rename) else written)
 
 
 def contents(branch: Branch) -> dict[str, bytes]:
@@ -113,3 +135,64 @@ def test_a_repeated_transaction_says_what_the_first_one_did(main: Branch) -> Non
 
     assert [run(), run()] == [False, True]
     assert contents(main) == {"n/1": b"1", "n/2": b"2", "n/4": b"4"}
+
+
+@pytest.mark.parametrize("verb", ["copy", "rename"])
+@pytest.mark.parametrize("source", ["old/1", "old/"])
+@pytest.mark.parametrize("change", ["put", "delete", "put beside"])
+def test_a_source_that_others_changed_is_a_conflict(verb: str, source: str, change: str, main: Branch) -> None:
+    main.put_many({"old/1": b"1", "old/2": b"2"})
+    main.commit("old")
+    tx = main.transaction("job").begin()
+    getattr(tx, verb)(source, "new/" if source.endswith("/") else "new")
+    if change == "delete":
+        main.delete("old/1")
+    else:
+        main.put("old/1" if change == "put" else "old/9", b"theirs")
+    main.commit("theirs")
+    if change == "put beside" and source == "old/1":
+        tx.commit()
+        assert main.read("new") == b"1"
+        assert main.exists("old/1") == (verb == "copy")
+        return
+    with pytest.raises(Conflict) as refused:
+        tx.commit()
+    assert list(refused.value.paths) == ["old/9" if change == "put beside" else "old/1"]
+    assert not main.exists("new")
+
+
+def test_a_transaction_copies_only_what_it_reads(main: Branch) -> None:
+    main.put("a", b"1")
+    main.commit("a")
+    with main.transaction("job") as tx:
+        with pytest.raises(UsageError, match="not from another ref"):
+            tx.copy("a", "b", ref="main")
+        main.put("staged since", b"2")
+        with pytest.raises(ObjectNotFound):
+            tx.copy("staged since", "b")
+        tx.rename("a", "c")
+        assert [info.path for info in tx.list()] == ["c"]
+        assert tx.read("c") == b"1"
+    assert main.read("c") == b"1"
+
+
+def test_renames_survive_a_restart_of_the_driver(main: Branch, tmp_path: Path) -> None:
+    main.put_many({"old/1": b"1", "old/2": b"2"})
+    main.commit("old")
+    tx = main.transaction("job").begin()
+    tx.rename("old/", "new/")
+    tx.save(tmp_path / "saved")
+    again = main.resume(tmp_path / "saved")
+    main.put("old/3", b"theirs")
+    main.commit("theirs")
+    with pytest.raises(Conflict, match="old/3"):
+        again.commit()
+
+
+def test_a_repeated_job_copies_nothing(main: Branch) -> None:
+    main.put("a", b"1")
+    main.commit("a")
+    for turn in range(2):
+        with main.transaction("job", token="once") as tx:
+            assert tx.copy("a", "b") == (1, 0)[turn]
+            assert tx.is_repeat == bool(turn)

@@ -33,7 +33,6 @@ from strandline.repository.locks.owners import find_owner
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
 from strandline.repository.transactions.options import TransactionOptions
-from strandline.repository.transactions.overlay import Overlay
 from strandline.repository.transactions.transaction import Transaction
 from strandline.tree.rows import Entry, check_staged
 
@@ -137,13 +136,13 @@ class LockedTransaction(Transaction):
         with self._lock:
             prefix = self.data_prefix
             values = check_staged([entry for _, entry in entries])
-            self._add_all(dict(zip([path.encode() for path, _ in entries], values, strict=True)))
+            self._add_known(dict(zip([path.encode() for path, _ in entries], values, strict=True)))
             own = [entry for _, entry in entries if entry.physical_address.startswith(prefix)]
             self._wrote(len(own), None, sum(entry.size for entry in own))
 
-    def _add_all(self, changes: Mapping[bytes, bytes]) -> None:
+    def _add_known(self, changes: Mapping[bytes, bytes]) -> None:
         self._refuse_shared()
-        Overlay._add(self, changes)
+        super()._add_known(changes)
 
     def _take(self, ranges: tuple[Range, ...], timeout_s: float, on_dirty: OnDirty, *, extends: bool = False) -> None:
         request = Request(

@@ -17,13 +17,14 @@ from strandline.branch.rules.ranges import Range, single
 from strandline.branch.rules.record import BranchRecord, refuse_blocked
 from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, consistently_seen
-from strandline.errors import Conflict, NotAllowed, ObjectNotFound, RangeLocked, UsageError, some_paths
+from strandline.errors import Conflict, NotAllowed, RangeLocked, UsageError, some_paths
 from strandline.ids import check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.repository.core.physical import new_key, write_folder
 from strandline.repository.core.promises import announce_links, pinned
 from strandline.repository.core.texts import check_metadata
 from strandline.repository.objects.branch_view import BranchView
+from strandline.repository.objects.moves import check_move, entries_below, moved
 from strandline.repository.objects.upload import Content, upload
 from strandline.repository.objects.writable import Overwrite, check_condition, distinct_keys
 from strandline.repository.refs.ref import Ref, key_range
@@ -205,38 +206,22 @@ class StagedWrites(BranchView):
         return self._move(source, target, self, is_rename=True)
 
     def _move(self, source: str, target: str, ref: Ref, *, is_rename: bool) -> int:
-        check_path(source)
-        check_path(target)
-        is_prefix = source.endswith("/")
-        if is_prefix != target.endswith("/"):
-            raise UsageError(f"{source!r} and {target!r} must both end with '/', or neither.")
-        if is_prefix and is_rename and (target.startswith(source) or source.startswith(target)):
-            raise UsageError(f"{source!r} cannot be renamed into {target!r}: one lies in the other.")
-        if source == target and ref is self:
-            raise UsageError(f"{source!r} cannot be copied onto itself.")
+        is_prefix = check_move(source, target, is_rename=is_rename, is_here=ref is self)
 
         def compute(record: BranchRecord) -> Computed:
             if ref is self:
                 found = self._sealed(record, source, exactly=not is_prefix)
             else:
-                found = _entries_of(ref, source, exactly=not is_prefix)
+                found = entries_below(ref, source, exactly=not is_prefix)
             # bytes that are there already: say so, then look whether the source still has them
             announce_links(self._core.stores, [entry.physical_address for _, entry in found])
-            if ref is not self and _entries_of(ref, source, exactly=not is_prefix) != found:
+            if ref is not self and entries_below(ref, source, exactly=not is_prefix) != found:
                 raise Conflict(
                     f"{source!r} in {ref!r} was changed while it was being copied.",
                     paths=[source],
                     next="Repeat the call.",
                 )
-            if not found:
-                raise ObjectNotFound(
-                    f"There is {'nothing below' if is_prefix else 'no object'} {source!r} in {ref!r}.",
-                    next="`strandline ls` lists what there is.",
-                )
-            pairs = {path.encode(): encode_staged(TOMBSTONE) for path, _ in found} if is_rename else {}
-            for path, entry in found:
-                pairs[check_path(target + path[len(source) :])] = encode_staged(entry)
-            return Computed(list(pairs.items()))
+            return Computed(list(moved(found, source, target, ref, is_rename=is_rename).items()))
 
         with pinned(self._core.stores, [ref.commit_id] if ref is not self else [], f"copy to {self.name}"):
             gone = [Range(*key_range(source)) if is_prefix else single(source)] if is_rename else []
@@ -326,13 +311,6 @@ def keys_of(rows: pa.Table) -> list[bytes]:
 def without_staging(record: BranchRecord) -> BranchRecord:
     sealed = record.sealed_tokens
     return replace(record, staging_token=sealed[0], sealed_tokens=sealed[1:])
-
-
-def _entries_of(ref: Ref, prefix: str, *, exactly: bool) -> list[tuple[str, Entry]]:
-    if exactly:
-        entry = ref._find(prefix, check_path(prefix))
-        return [] if entry is None else [(prefix, entry)]
-    return [pair for rows in ref.list(prefix).tables() for pair in entries_of(rows)]
 
 
 def staged_pairs(entries: Sequence[tuple[str, Entry]]) -> list[tuple[bytes, bytes]]:

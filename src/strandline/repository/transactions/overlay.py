@@ -14,8 +14,10 @@ from strandline.arguments import checked
 from strandline.branch.conditional import failed_precondition
 from strandline.branch.rules.ranges import Range
 from strandline.branch.view import overlaid
+from strandline.errors import UsageError
 from strandline.ids import check_path, check_prefix
 from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.objects.moves import check_move, entries_below, moved
 from strandline.repository.objects.upload import Content, upload
 from strandline.repository.objects.writable import Overwrite, Writable, check_condition, distinct_keys
 from strandline.repository.refs.expressions import Target
@@ -153,6 +155,44 @@ class Overlay(Writable):
             return 0
         return self.stage_atomically([], Overwrite(below=prefix))
 
+    def copy(self, source: str, target: str, *, ref: Ref | str | None = None) -> int:
+        """Copy an object, or with a trailing "/" everything below a prefix, without copying bytes; returns the number.
+
+        The copies are of what the transaction reads, its own writes included. A change of the source by others until
+        the changes land is a conflict.
+
+        Raises:
+            UsageError: `ref` is given: bytes that only another ref keeps could be collected before they are published.
+        """
+        if ref is not None:
+            raise UsageError(
+                "A transaction copies what it reads itself, not from another ref.",
+                next="Read the objects there and put them here, or copy on the branch.",
+            )
+        return self._move(source, target, is_rename=False)
+
+    def rename(self, source: str, target: str) -> int:
+        """Rename an object, or with a trailing "/" everything below a prefix; see `copy`."""
+        return self._move(source, target, is_rename=True)
+
+    def _move(self, source: str, target: str, *, is_rename: bool) -> int:
+        """Refer once more to bytes that are there.
+
+        Invariant: what is found is kept until the changes land, since the collector keeps the commit that an open
+        transaction was begun on, and all that the transaction wrote.
+        """
+        is_prefix = check_move(source, target, is_rename=is_rename, is_here=True)
+        if self.is_repeat:
+            return 0
+        with self._lock:
+            self._refuse_closed()
+            found = entries_below(self, source, exactly=not is_prefix)
+            self._add_known(moved(found, source, target, self, is_rename=is_rename))
+            self._claims.exact.update(path for path, _ in found)
+            if is_prefix:
+                self._claims.guards.append(Guard(source))
+        return len(found)
+
     def stage_atomically(
         self,
         entries: Sequence[tuple[str, Entry]],
@@ -182,6 +222,10 @@ class Overlay(Writable):
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Write entries, all at one instant; see `Writable`."""
         return self.stage_atomically(entries)
+
+    def _add_known(self, changes: Mapping[bytes, bytes]) -> None:
+        """Add changes whose bytes are kept by something else than this: they need not be its own."""
+        Overlay._add(self, changes)
 
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
         with self._lock:
