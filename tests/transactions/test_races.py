@@ -236,6 +236,28 @@ def test_g4_a_transaction_that_is_published(tmp_path: Path) -> None:
     race(tmp_path, begun, publish)
 
 
+def committed(lake: Lake) -> None:
+    lake.first.main.put("a", b"1")
+    lake.first.main.commit("base")
+
+
+def copied_and_published(lake: Lake) -> None:
+    with lake.first.main.transaction("nightly") as tx:
+        tx.copy("a", "b")
+
+
+def the_same_elsewhere(lake: Lake) -> None:
+    """The same bytes at another address are no change: what was copied has only the old commit."""
+    lake.second.main.delete("a")
+    lake.second.main.commit("away")
+    lake.second.main.put("a", b"1")
+    lake.second.main.commit("again")
+
+
+def test_g4_a_copy_that_a_transaction_publishes(tmp_path: Path) -> None:
+    race(tmp_path, committed, copied_and_published, the_same_elsewhere)
+
+
 def test_g5_what_an_open_transaction_reads_stays(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     begun(lake)
