@@ -10,6 +10,7 @@ import pytest
 from strandline.branch import transactions
 from strandline.errors import (
     Conflict,
+    Contention,
     Fenced,
     NotAssigned,
     ObjectMissing,
@@ -235,3 +236,40 @@ def test_an_object_is_copied_to_its_own_path_on_another_branch(first: Client) ->
     assert work.read("a") == b"1"
     with pytest.raises(UsageError, match="onto itself"):
         work.copy("a", "a")
+
+
+@pytest.mark.parametrize("vanishes", [1, 1_000])
+def test_a_manifest_that_vanishes_while_an_operator_reads_it_is_looked_for_again(
+    vanishes: int, first: Client, second: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its driver lives, and takes away the manifest of a commit that was refused; perhaps it asks again and again."""
+    tx = begun(first)
+    tx.put("a", b"1")
+    first.lose("set_if", b"/refs", 1, Outcome.NOT_DONE)
+    with pytest.raises(StoreUnavailable):
+        tx.commit()
+    first.connect()
+    blobs = second.repo._core.resolver.namespace
+    get, left = blobs.get, vanishes
+
+    def taken_away(key: str) -> bytes:
+        nonlocal left
+        if "/manifest-" in key and left:
+            left -= 1
+            body = get(key)
+            blobs.delete_many([key])
+            if left:
+                blobs.put(f"{key.rpartition('-')[0]}-{left:08x}.parquet", body)
+            return get(key)
+        return get(key)
+
+    monkeypatch.setattr(blobs, "get", taken_away)
+    if vanishes == 1:
+        assert second.main.transactions.recover(tx.id).state == "rejected-acknowledged"
+        with pytest.raises(Fenced):
+            tx.commit()
+    else:
+        with pytest.raises(Contention, match="its own driver"):
+            second.main.transactions.recover(tx.id)
+        assert tx.commit().changes == 1
+    assert shown(second) == ([] if vanishes == 1 else ["a"])

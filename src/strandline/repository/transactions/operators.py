@@ -10,12 +10,13 @@ import msgspec
 import pyarrow as pa
 
 from strandline.arguments import checked
+from strandline.blob import BlobNotFound
 from strandline.branch import transactions
 from strandline.branch.rules import writers
 from strandline.branch.rules.record import BranchRecord, WriterRecord
 from strandline.branch.transactions import State, TransactionRecord, Who
 from strandline.clock import Microseconds, from_us
-from strandline.errors import Fenced, NotFound
+from strandline.errors import Contention, Fenced, NotFound
 from strandline.operations import logged
 from strandline.repository.core.of_branch import OfBranch
 from strandline.repository.core.physical import transaction_folder, transaction_prefix
@@ -24,6 +25,8 @@ from strandline.repository.refs.results import Results
 from strandline.repository.transactions.transaction import Transaction, resume
 
 QUIET_POLL_S = 1.0
+RECOVER_LOOKS = 20
+"""How often a manifest may vanish before it was read, until `recover` gives up."""
 
 
 class WriterInfo(msgspec.Struct, frozen=True):
@@ -199,7 +202,18 @@ class Transactions(OfBranch, Results[TransactionInfo]):
 
         Raises:
             Conflict: it had asked to commit, and what it overwrote has changed since. It stays open.
+            Contention: its driver lives, and goes on asking to commit and being refused.
         """
+        for _ in range(RECOVER_LOOKS):
+            if (found := self._recovered(id)) is not None:
+                return found
+        raise Contention(
+            f"Transaction {id} on branch {self._at.name!r} is being committed by its own driver, again and again.",
+            next="Stop the driver, or abort the transaction: `strandline tx abort`.",
+        )
+
+    def _recovered(self, id: int) -> TransactionInfo | None:
+        """What became of it, or None if that has to be asked again."""
         core = self._core
         record = self._find(id)
         try:
@@ -212,7 +226,10 @@ class Transactions(OfBranch, Results[TransactionInfo]):
             if held is not None and held.committed == id:
                 transactions.settle(core.stores, self._at.branch_id, record.writer, held)
             return self[id]
-        manifest = self._manifest(id)
+        try:
+            manifest = self._manifest(id)
+        except BlobNotFound:
+            return None  # its driver lives: a commit that is refused takes its manifest away
         if manifest is None:
             self.abort(id)
             self.acknowledge(id)
