@@ -144,6 +144,34 @@ def test_a_load_that_is_killed_is_gone_on_with(
     assert not list(second.main.locks)
 
 
+def test_a_checkpoint_that_vanishes_while_it_is_read_is_not_gone_on_with(
+    first: Client, second: Client, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run has come to an end, and the collector takes its files: the job begins anew."""
+    load = {"job": "j1", "owner": "ops", "destination": "t/"}
+    with monkeypatch.context() as patch, pytest.raises(Dies):
+        Calls(first, patch, dies_at=500)
+        first.main.range_jobs.load("t/", source, **load)  # type: ignore[arg-type]
+    blobs = second.repo._core.resolver.namespace
+    get = blobs.get
+
+    gone: list[str] = []
+
+    def taken_away(key: str) -> bytes:
+        if "/checkpoint-" in key:
+            blobs.delete_many([key])
+            gone.append(key)
+        return get(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(blobs, "get", taken_away)
+        done = second.main.range_jobs.load("t/", source, **load)  # type: ignore[arg-type]
+    assert len(gone) == 1
+    assert (done.copied, done.kept) == (FILES, 0)
+    assert not list(second.main.locks)
+    assert second.repo.fsck(content=True).is_sound
+
+
 def test_a_zombie_of_a_job_that_another_has_ended_changes_nothing(
     first: Client, second: Client, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

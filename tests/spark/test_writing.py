@@ -10,7 +10,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from strandline.errors import Conflict, MergeConflict, SchemaMismatch, StorageError, UsageError
+from strandline.blob import BlobNotFound
+from strandline.errors import Conflict, MergeConflict, ObjectMissing, SchemaMismatch, StorageError, UsageError
 from strandline.repository.branch import Branch
 from strandline.spark.session import held_settings
 from strandline.tables.record import FORMAT_VERSION, RECORD_NAME, decode_record, encode_record
@@ -380,3 +381,19 @@ def test_a_write_into_a_transaction_has_no_message_of_its_own(main: Branch, spar
         main.table("t").write(frame, writer="me")
     assert main.get_commit().message == "the one that counts"
     assert main.table("t").to_spark(spark).count() == 3
+
+
+def test_files_that_vanish_before_their_statistics_are_read_are_an_error_of_ours(
+    main: Branch, numbers: DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the driver was declared dead, and the collector takes what it wrote."""
+    blobs = main._core.resolver.namespace
+
+    def gone(key: str) -> object:
+        raise BlobNotFound(key)
+
+    monkeypatch.setattr(blobs, "open_read", gone)
+    with pytest.raises(ObjectMissing, match="are gone"):
+        main.table("t").write(numbers)
+    monkeypatch.undo()
+    assert not main.table("t").exists()

@@ -326,8 +326,11 @@ def _statistics(
     blobs = table.ref._core.resolver.namespace
 
     def footer(file: TableFile) -> tuple[str, Statistics]:
-        with blobs.open_read(file.info.physical_address) as source:
-            return file.info.physical_address, parquet_statistics(source, columns)
+        try:
+            with blobs.open_read(file.info.physical_address) as source:
+                return file.info.physical_address, parquet_statistics(source, columns)
+        except BlobNotFound:  # of a driver that was declared dead, perhaps: then the error says so
+            raise table.ref._missing(file.info) from None
 
     return dict(in_parallel(footer, files))
 

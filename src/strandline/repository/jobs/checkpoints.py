@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 
+from strandline.blob import BlobNotFound
 from strandline.branch import transactions
 from strandline.branch.rules.lock_rules import grouped
 from strandline.ids import CommitId, new_id
@@ -73,7 +74,10 @@ class Checkpoints:
         copied: dict[str, Entry] = {}
         there = set(namespace.list_keys(transaction_prefix(held.branch_id, writer.started)))
         for key in sorted(namespace.list_keys(f"{transaction_folder(held.branch_id, writer.started)}{PREFIX}")):
-            facts, changes = decode_manifest(namespace.get(key), key)
+            try:
+                facts, changes = decode_manifest(namespace.get(key), key)
+            except BlobNotFound:
+                return  # the run that was to be gone on with has ended, and its files are being collected
             if facts.metadata.get(SOURCE) != self._source:
                 return
             for path, value in changes.items():
