@@ -64,7 +64,7 @@ def test_positions_may_be_names_of_files() -> None:
 
 
 def test_another_shard_is_no_shard_of_bindings(stage: Stage) -> None:
-    with pytest.raises(UsageError, match="no shard of bindings"):
+    with pytest.raises(UsageError, match="not a shard of bindings"):
         Bindings(stage.process().shard)
 
 
