@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.__main__ import NAMES
-from benchmarks.harness import CACHE
+from benchmarks.references import CACHE
 
 ROOT = Path(__file__).parents[1]
 OURS = ("one.py", "references.py")

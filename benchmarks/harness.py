@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import statistics
 import subprocess
 import sys
@@ -16,11 +15,10 @@ from pathlib import Path
 from typing import Literal
 
 import strandline
+from benchmarks.references import CACHE, processor_s
 from strandline import Branch, Entry, Repository
 
 Better = Literal["more", "less"]
-CACHE = Path(__file__).parents[1] / ".cache"
-"""Benchmarks work beside the project: a crowded /tmp makes every new file slower by a factor of ten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +76,6 @@ def result(name: str, values: Sequence[float], unit: str, target: float | None, 
     wall, processor = sum(one.wall_s for one in timed), sum(one.processor_s for one in timed)
     middle = float(statistics.median(values))
     return Result(name, middle, unit, target, better, setting, len(values), float(low), float(high), wall, processor)
-
-
-def processor_s() -> float:
-    """The processor time of this process and of those that it has started and that have ended."""
-    return sum(os.times()[:4])
 
 
 def seconds(action: Callable[[], object]) -> Took:

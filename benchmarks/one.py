@@ -8,8 +8,7 @@ import time
 from dataclasses import asdict
 from importlib import import_module
 
-from benchmarks.harness import processor_s
-from benchmarks.references import faster, references
+from benchmarks.references import faster, processor_s, references
 
 
 def main(name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import math
 import subprocess
 from pathlib import Path
@@ -67,3 +68,10 @@ def test_a_commit_is_measured_from_its_own_source() -> None:
         assert src == compare.ROOT / "src"
     with pytest.raises(SystemExit, match="cannot read the commit"), source("nowhere"):
         pass
+
+
+def test_what_runs_a_benchmark_needs_nothing_of_the_commit_that_it_runs_on() -> None:
+    for name in compare.OURS:
+        for node in ast.walk(ast.parse((compare.ROOT / "benchmarks" / name).read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks"):
+                assert f"{node.module}.py".removeprefix("benchmarks.") in compare.OURS
