@@ -76,7 +76,7 @@ def main() -> int:
 
 
 def in_a_process_of_its_own(name: str) -> dict[str, Any]:
-    """Run a benchmark with the references beside it; what another one left in memory is no part of it."""
+    """Run a benchmark with the references beside it, free of what another one left in memory."""
     run = subprocess.run([sys.executable, "-m", "benchmarks.one", name], stdout=subprocess.PIPE, text=True)
     if run.returncode:
         raise SystemExit(f"{name} failed; the figures of the benchmarks before it are kept.")

@@ -21,6 +21,7 @@ import pytest
 import strandline
 from strandline.errors import StrandlineError
 from strandline.lake import Lake, open_lake
+from strandline.repository.branch import Branch
 from strandline.settings import find_settings
 from strandline.testing.clock import ManualClock
 
@@ -256,3 +257,13 @@ def test_a_wrong_argument_is_an_error_of_ours_and_changes_nothing(lake: Lake, ki
     with suppress(strandline.NothingToCommit):
         main.commit("it can be committed")
     assert repo.fsck().is_sound
+
+
+def test_the_advice_names_the_class_that_the_caller_knows(main: Branch) -> None:
+    """Methods stand in classes beneath the public ones."""
+    with pytest.raises(StrandlineError, match=r"help\(RangeJobs\.load\)"):
+        main.range_jobs.load("t/", "x", job=5, owner="ops")  # type: ignore[arg-type]
+    with pytest.raises(StrandlineError, match=r"help\(Branch\.delete_many\)"):
+        main.delete_many(5)  # type: ignore[arg-type]
+    with pytest.raises(StrandlineError, match=r"help\(open\)"):
+        strandline.open(5)  # type: ignore[arg-type]

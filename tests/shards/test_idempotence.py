@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import product
 
 import pytest
@@ -87,8 +88,17 @@ def test_p25_done_and_another_writer_came_is_done(stage: Stage) -> None:
     assert held(one.shard, 3) == {("a", 1): 1, ("x", 1): 1, ("y", 1): 1}
 
 
-def _others_then_truncated(one: Process, other: Process, outcome: Outcome) -> None:
-    """The next append of a process meets an outcome; before it looks again, others append and truncate."""
+def _others_append(other: Process) -> None:
+    upper = other.machine.state.upper
+    writer = other.shard.writer()
+    writer.compare_and_append([update("x", 1, upper)], upper, upper + 1)
+    writer.compare_and_append([update("y", 1, upper + 1)], upper + 1, upper + 2)
+
+
+def _others_then_truncated(
+    one: Process, other: Process, outcome: Outcome, act: Callable[[Process], object] = _others_append
+) -> None:
+    """The next append of a process meets an outcome; before it looks again, another one acts and truncates the log."""
     plan_before = one.consensus.faults.plan
     met: list[str] = []
 
@@ -99,10 +109,7 @@ def _others_then_truncated(one: Process, other: Process, outcome: Outcome) -> No
         if met == ["append"]:
             met.append("others")
             other.machine.refreshed()
-            upper = other.machine.state.upper
-            writer = other.shard.writer()
-            writer.compare_and_append([update("x", 1, upper)], upper, upper + 1)
-            writer.compare_and_append([update("y", 1, upper + 1)], upper + 1, upper + 2)
+            act(other)
             write_rollup(other.machine)
             collect(other.machine)
         return plan_before(call, key)
@@ -116,21 +123,9 @@ def test_p26_undecidable_is_said_and_never_guessed(stage: Stage) -> None:
     mine, twin = one.shard.writer(), other.shard.writer()
     twin.id = mine.id
     mine.compare_and_append([], 0, 1)
-    met: list[str] = []
-
-    def plan(call: str, _key: str) -> Outcome:
-        if call == "append" and not met:
-            met.append(call)
-            return Outcome.DONE_BUT_LOST
-        if met == ["append"]:
-            met.append("others")
-            other.machine.refreshed()
-            twin.compare_and_append([update("x", 1, 2)], 2, 3)
-            write_rollup(other.machine)
-            collect(other.machine)
-        return Outcome.DONE
-
-    one.consensus.faults.plan = plan
+    _others_then_truncated(
+        one, other, Outcome.DONE_BUT_LOST, lambda _: twin.compare_and_append([update("x", 1, 2)], 2, 3)
+    )
     with pytest.raises(OutcomeUnknown) as failed:
         mine.compare_and_append([update("a", 1, 1)], 1, 2)
     assert failed.value.happened == "unknown"
@@ -194,21 +189,7 @@ def test_p26_an_append_is_not_repeated_after_the_same_writer_appended_something_
     one, other = stage.process(), stage.process()
     mine, twin = one.shard.writer("w"), other.shard.writer("w")
     mine.append_next([])
-    met: list[str] = []
-
-    def plan(call: str, _key: str) -> Outcome:
-        if call == "append" and not met:
-            met.append(call)
-            return Outcome.DONE_BUT_LOST
-        if met == ["append"]:
-            met.append("others")
-            other.machine.refreshed()
-            twin.append_next([(("x", 1), 0, 1)])
-            write_rollup(other.machine)
-            collect(other.machine)
-        return Outcome.DONE
-
-    one._plan(plan)
+    _others_then_truncated(one, other, Outcome.DONE_BUT_LOST, lambda _: twin.append_next([(("x", 1), 0, 1)]))
     with pytest.raises(OutcomeUnknown):
         if is_next:
             mine.append_next([(("a", 1), 0, 1)])

@@ -14,7 +14,7 @@ from strandline.branch.view import Layers
 from strandline.errors import NotAllowed, OutcomeUnknown, PreconditionFailed, RangeLocked, StoreUnavailable
 from strandline.ids import CommitId, StagingToken
 from strandline.kv.store import ABSENT, PredicateFailed
-from strandline.tree.rows import TOMBSTONE, Entry, check_staged, decode_staged, encode_staged
+from strandline.tree.rows import TOMBSTONE, Entry, check_one, decode_staged, encode_staged
 
 Condition = Callable[[Entry | None], bool]
 HEADS_MAX = 64
@@ -63,7 +63,7 @@ def stage_if(at: BranchAt, path: str, entry: Entry, condition: Condition) -> Non
         OutcomeUnknown: the entry was written, and others have folded it together with changes of their own.
     """
     kv = at.stores.kv
-    key, value = path.encode(), check_staged([entry])[0]
+    key, value = path.encode(), check_one(entry)
     written_to: Written = {}
     attempts = Attempts(at.cell, "conditional write")
     while True:

@@ -41,7 +41,7 @@ from strandline.repository.transactions.options import OnStaged, TransactionOpti
 from strandline.repository.transactions.overlay import Overlay
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference, diff
-from strandline.tree.rows import Entry, decode_staged
+from strandline.tree.rows import decode_many
 
 NEVER = -1
 
@@ -95,14 +95,10 @@ class Publishing(Overlay):
         Both files are named by what they say, so a repeated commit writes the same again.
         """
         blobs = self._core.resolver.namespace
-        live = {
-            staged.physical_address
-            for staged in map(decode_staged, self._claims.changes.values())
-            if isinstance(staged, Entry)
-        }
         prefix = self.data_prefix
         there = set(blobs.list_keys(prefix))
-        live = {address for address in live if address.startswith(prefix)}  # others were linked, and announced
+        addresses = (entry.physical_address for entry in decode_many(list(self._claims.changes.values())) if entry)
+        live = {address for address in addresses if address.startswith(prefix)}  # others are kept by something else
         if missing := sorted(live - there):
             self.refuse_doomed(ObjectMissing("bytes are gone"))
             raise ObjectMissing(

@@ -52,7 +52,7 @@ from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.claims import Guard
 from strandline.repository.transactions.options import TransactionOptions
 from strandline.repository.transactions.publishing import NEVER, Publishing
-from strandline.tree.rows import Entry, check_staged, decode_staged
+from strandline.tree.rows import Entry, check_staged, decode_many
 
 Phase = Literal["new", "open", "repeat", "committed", "aborted", "fenced"]
 
@@ -417,11 +417,10 @@ class Transaction(Publishing):
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
         with self._lock:
             prefix = self.data_prefix
-            for value in changes.values():
-                staged = decode_staged(value)
-                if isinstance(staged, Entry) and not staged.physical_address.startswith(prefix):
+            for entry in decode_many(list(changes.values())):
+                if entry is not None and not entry.physical_address.startswith(prefix):
                     raise TransactionClosed(
-                        f"{staged.physical_address!r} was written for another transaction, which has ended.",
+                        f"{entry.physical_address!r} was written for another transaction, which has ended.",
                         next="Write it again.",
                     )
             super()._add(changes)
