@@ -22,27 +22,88 @@ Record = TypeVar("Record")
 _encoder = msgspec.msgpack.Encoder()
 
 
-def encode(record: msgspec.Struct, version: int = FORMAT_VERSION) -> bytes:
+def encode(record: msgspec.Struct, version: int = FORMAT_VERSION, *, before: msgspec.Struct | None = None) -> bytes:
     """The bytes of a record, which `decode` makes an equal one of.
+
+    Args:
+        before: a record that was read from a store, or written to it. The very objects that `record` takes over from it
+            are not checked once more: a branch record with 200 writers changes one of them at a time.
 
     Raises:
         UsageError: a field holds what its type does not allow, and nobody could read the record again.
     """
     try:
         raw = _encoder.encode((version, record))
-        read = _decoder(type(record)).decode(raw)[1]
+        if type(before) is type(record):
+            _check_changes(record, before)
+        else:
+            read = _decoder(type(record)).decode(raw)[1]
+            if read != record:
+                raise _unreadable(record, _difference(record, read))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise _unreadable(record, str(error)) from error
-    if read != record:
-        raise _unreadable(record, _difference(record, read))
     return raw
 
 
 def _difference(record: msgspec.Struct, read: msgspec.Struct) -> str:
     for name in record.__struct_fields__:
         if getattr(record, name) != getattr(read, name):
-            return f"`{name}` would be read as {getattr(read, name)!r}"
+            return _read_as(name, getattr(read, name))
     return "it is not equal to itself"
+
+
+def _read_as(name: str, value: object) -> str:
+    return f"`{name}` would be read as {value!r}"
+
+
+class _Field(msgspec.Struct, frozen=True):
+    """One of a record.
+
+    Attributes:
+        decoder: of its values, with all that its type demands.
+        is_collection: a tuple of any length, or a mapping: a part of it is a value of its type as well.
+    """
+
+    name: str
+    decoder: msgspec.msgpack.Decoder[Any]
+    is_collection: bool
+
+
+@cache
+def _fields(kind: type[msgspec.Struct]) -> tuple[_Field, ...]:
+    return tuple(
+        _Field(field.name, msgspec.msgpack.Decoder(field.type), _is_collection(field.type))
+        for field in msgspec.structs.fields(kind)
+    )
+
+
+def _is_collection(kind: Any) -> bool:
+    return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.VarTupleType | msgspec.inspect.DictType)
+
+
+def _check_changes(record: msgspec.Struct, before: msgspec.Struct) -> None:
+    """Check what `before` does not hold already.
+
+    Invariant: records and what they hold are never changed in place, so an object that was readable still is.
+    """
+    for field in _fields(type(record)):
+        value, old = getattr(record, field.name), getattr(before, field.name)
+        if value is old:
+            continue
+        new = _new_items(value, old) if field.is_collection else value
+        read = field.decoder.decode(_encoder.encode(new))
+        if read != new:
+            raise _unreadable(record, _read_as(field.name, read))
+
+
+def _new_items(value: object, old: object) -> object:
+    """The items of a collection that are not in another one; all of a value that is no such collection."""
+    if isinstance(value, dict) and isinstance(old, dict):
+        return {key: item for key, item in value.items() if old.get(key) is not item}
+    if isinstance(value, tuple) and isinstance(old, tuple):
+        held = set(map(id, old))
+        return tuple(item for item in value if id(item) not in held)
+    return value
 
 
 def _unreadable(record: msgspec.Struct, reason: str) -> UsageError:

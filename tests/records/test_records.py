@@ -22,6 +22,7 @@ from strandline.branch.token_queue import QueueItem
 from strandline.branch.transactions import Repeat, TransactionRecord
 from strandline.envelope import decode, encode
 from strandline.errors import StrandlineError, UsageError
+from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.lake import Lake
 from strandline.opening import LakeRecord
 from strandline.repository.core.promises import Condemned, Expired, Link, Pin
@@ -123,6 +124,48 @@ def test_what_a_record_does_not_allow_never_leaves(kind: type[msgspec.Struct], d
     except UsageError:
         return
     assert decode(kind, raw, "a record") == wrong
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@given(data=st.data())
+def test_a_change_is_checked_as_strictly_as_a_whole_record(kind: type[msgspec.Struct], data: st.DataObject) -> None:
+    """A value of any kind as a field, or among the items of one, of which the record before held the others."""
+    record = data.draw(structs(kind))
+    name = data.draw(st.sampled_from(kind.__struct_fields__))
+    value, wrong = getattr(record, name), data.draw(WRONG)
+    if isinstance(value, tuple):
+        wrong = data.draw(st.sampled_from([wrong, (wrong, *value), (*value, *value)]))
+    elif isinstance(value, dict):
+        others = [wrong, {**value, data.draw(st.text()): wrong}]
+        others += [{**value, data.draw(st.sampled_from(sorted(value))): wrong}] if value else []
+        wrong = data.draw(st.sampled_from(others))
+    changed = msgspec.structs.replace(record, **{name: wrong})
+    assert encoded(changed, before=record) == encoded(changed, before=None)
+
+
+@pytest.mark.parametrize("name", ["etl", "new"])
+def test_a_wrong_item_beside_right_ones_never_leaves(name: str) -> None:
+    before = BranchRecord(
+        branch_id=BranchId("b"),
+        head=CommitId("c"),
+        staging_token=StagingToken("t"),
+        created_at=1,
+        writers={"etl": WriterRecord(started=1), "other": WriterRecord(started=2)},
+        publishers=("etl",),
+    )
+    wrong: Any = "7"
+    writers = {**before.writers, name: WriterRecord(started=wrong)}
+    for changes in ({"writers": writers}, {"publishers": ("etl", 7)}):
+        with pytest.raises(UsageError, match="cannot hold what it was given"):
+            encode(msgspec.structs.replace(before, **changes), before=before)
+
+
+def encoded(record: msgspec.Struct, before: msgspec.Struct | None) -> bytes | None:
+    """None if it is refused."""
+    try:
+        return encode(record, before=before)
+    except UsageError:
+        return None
 
 
 @given(fields=st.tuples(WRONG, WRONG, WRONG, WRONG, WRONG, WRONG))

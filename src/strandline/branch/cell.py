@@ -118,7 +118,7 @@ class BranchCell:
         """
         mine = new_id()
         written = replace(record, write_ids=(mine, *seen.branch.write_ids)[:WRITE_IDS_KEPT])
-        raw = encode(written)
+        raw = encode(written, before=seen.branch)
         if isinstance(written, BranchRecord):
             try:
                 keep_moves(self.stores, seen.branch, written)
