@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import typer.main
 
-from strandline.cli import app
+from strandline.cli.app import app
 
 HEAD = """# Command line
 
@@ -18,7 +18,7 @@ commands take `--lake` (or STRANDLINE_LAKE), and most take `--json`; `strandline
 
 
 def page() -> str:
-    return HEAD + "".join(_sections(typer.main.get_command(app), "strandline"))
+    return HEAD + "".join(_sections(typer.main.get_command(app()), "strandline"))
 
 
 def _sections(command: Any, name: str) -> Iterator[str]:

@@ -52,7 +52,7 @@ def test_settings_come_from_arguments_then_toml_then_the_environment(tmp_path: P
     assert (found.tenant, found.synced, found.committer) == ("team-a", False, "me")
     assert find_settings(toml, tenant="team-c", environment={}).tenant == "team-c"
     env = {"STRANDLINE_KV": "sqlite:///k.db", "STRANDLINE_BLOB": "/b", "STRANDLINE_TENANT": "t"}
-    assert find_settings(environment=env).kv == "sqlite:///k.db"
+    assert find_settings(environment=env).kv.reveal() == "sqlite:///k.db"
     assert find_settings(environment={"STRANDLINE_LAKE": str(toml)}).tenant == "team-a"
     for bad in ('kv = 1\nblob = "x"', "nonsense", 'kv = "a"\nblob = "b"\ncolour = "red"', 'synced = "yes"'):
         toml.write_text(bad)

@@ -11,6 +11,8 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
+from strandline.redaction import redacted
+
 EXIT_WAIT_S = 30
 """How long the end of a lake, or of the process, waits for work under way: enough to compact some million entries.
 Otherwise a thousand short processes that each begin a compaction would never finish one."""
@@ -61,7 +63,7 @@ class BackgroundThreads:
         try:
             job()
         except Exception as error:
-            log.warning("%s stopped: %s", " ".join(key), error)
+            log.warning("%s stopped: %s", " ".join(key), redacted(str(error)))
         finally:
             with self._lock:  # which `start` holds until the job is among the running ones
                 self._running.pop(key, None)

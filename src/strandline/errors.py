@@ -10,10 +10,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from strandline.redaction import redacted
+
 Happened = Literal["no", "unknown"]
 
 NOTHING_CHANGED = "Nothing was changed."
 PATHS_SHOWN = 5
+
+
+class Advice(str):
+    """What the caller can do next, in the words of Python; a command says it in its own.
+
+    Attributes:
+        command: the same for a user of the command line.
+    """
+
+    command: str
+
+    def __new__(cls, python: str, command: str) -> Advice:
+        made = super().__new__(cls, redacted(python))
+        made.command = redacted(command)
+        return made
+
+    def __reduce__(self) -> tuple[type[Advice], tuple[str, str]]:
+        return Advice, (str(self), self.command)
 
 
 class StrandlineError(Exception):
@@ -26,10 +46,10 @@ class StrandlineError(Exception):
     """
 
     def __init__(self, what: str, *, safe: str = NOTHING_CHANGED, next: str = "") -> None:
-        self.what = what
-        self.safe = safe
-        self.next = next
-        super().__init__(" ".join(part for part in (what, safe, next) if part))
+        # an address in a message may have come with a password, from a caller or in the words of a driver
+        self.what, self.safe = redacted(what), redacted(safe)
+        self.next = next if isinstance(next, Advice) else redacted(next)
+        super().__init__(" ".join(part for part in (self.what, self.safe, self.next) if part))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)
@@ -38,6 +58,11 @@ class StrandlineError(Exception):
     def kind(self) -> str:
         """A word for programs, stable between versions: `not-found`, `merge-conflict`, …."""
         return kind_of(type(self)).kind
+
+    @property
+    def command(self) -> str:
+        """`next` in the words of the command line."""
+        return self.next.command if isinstance(self.next, Advice) else self.next
 
     @property
     def exit_code(self) -> int:

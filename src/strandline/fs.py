@@ -24,11 +24,11 @@ from strandline import forks
 from strandline.errors import NotAllowed, NotFound, PreconditionFailed, StrandlineError, UsageError
 from strandline.lake import Lake
 from strandline.places import Place
+from strandline.redaction import SecretUrl, without_secrets
 from strandline.repository.branch import Branch
 from strandline.repository.objects.upload import ObjectWriter, upload
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import CommonPrefix, ObjectInfo
-from strandline.settings import without_secrets
 from strandline.tree.rows import Entry
 
 Detail = dict[str, Any]
@@ -113,7 +113,8 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
         **options: Any,
     ) -> None:
         super().__init__(use_listings_cache=False, **options)
-        self._kv, self._blob, self._tenant = kv, blob, tenant
+        self._kv = None if kv is None else SecretUrl(kv)
+        self._blob, self._tenant = blob, tenant
         self._location = lake
         self._lake: Lake | None = None
         self._lake_lock = forks.lock()
@@ -138,7 +139,8 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
         with self._lake_lock:
             if self._lake is None:
                 with _as_os_error(str(self._location)):
-                    self._lake = strandline.open(self._location, kv=self._kv, blob=self._blob, tenant=self._tenant)
+                    kv = None if self._kv is None else self._kv.reveal()
+                    self._lake = strandline.open(self._location, kv=kv, blob=self._blob, tenant=self._tenant)
             return self._lake
 
     # --- places -------------------------------------------------------------------------------------------------------

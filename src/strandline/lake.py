@@ -52,7 +52,7 @@ from strandline.repository.refs.results import Results
 from strandline.repository.repository import Repository
 from strandline.repository.upkeep.repair import Mended, repair
 from strandline.repository.upkeep.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
-from strandline.settings import Settings, current_user, portable, without_secrets
+from strandline.settings import Settings, current_user, portable
 from strandline.shards.deciding.service import ShardService, service_urls
 from strandline.tree.store import TreeStore
 
@@ -107,7 +107,7 @@ class Lake:
     @property
     def place(self) -> str:
         """Where the lake is, without secrets."""
-        return str(self._settings.folder or without_secrets(self._settings.kv))
+        return str(self._settings.folder or self._settings.kv)
 
     @property
     def id(self) -> str:
@@ -347,7 +347,7 @@ class Lake:
             if one.record.behind and not one.has_data:
                 raise UsageError(
                     f"The backup of {one.record.name!r} has no bytes, and its lake read some of them from yet another "
-                    f"place, {without_secrets(one.record.behind)}.",
+                    f"place, {one.record.behind}.",
                     next="Back the repository up with its bytes, and restore that.",
                 )
         for one in chosen:

@@ -15,7 +15,7 @@ from strandline.ids import new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
 from strandline.kv.tenant import TenantStore
 from strandline.repository.core.namespace import MARKER, read_marker
-from strandline.settings import DEFAULT_TENANT, METADATA_FILE, Settings, without_secrets
+from strandline.settings import DEFAULT_TENANT, METADATA_FILE, Settings
 
 ROOT = b"lake", b"format"
 """Partition and key of the root record of a lake."""
@@ -40,7 +40,7 @@ def open_metadata(settings: Settings, clock: Clock, *, create: bool = False, new
     """
     if settings.folder is not None:
         _prepare_folder(settings, create)
-    shared = _open_kv(settings.kv)
+    shared = _open_kv(settings.kv.reveal())
     kv = TenantStore(shared, settings.tenant)
     try:
         find_or_make(kv, shared, settings, clock, create, new)
@@ -65,7 +65,7 @@ def _open_kv(url: str) -> Store:
 def _prepare_folder(settings: Settings, create: bool) -> None:
     folder = settings.folder
     assert folder is not None
-    if not settings.kv.startswith("sqlite:"):
+    if not str(settings.kv).startswith("sqlite:"):
         return
     try:
         if create:
@@ -111,7 +111,7 @@ def find_or_make(kv: Store, shared: Store, settings: Settings, clock: Clock, cre
         decode(LakeRecord, raw, "the lake")
         return
     if not create:
-        raise _no_lake(f"{without_secrets(settings.kv)} for tenant {settings.tenant!r}")
+        raise _no_lake(f"{settings.kv} for tenant {settings.tenant!r}")
     if not new:
         _refuse_hidden(shared, settings)
     record = LakeRecord(format=FORMAT_VERSION, lake_id=new_id(), created_at=clock.now_us())
@@ -142,7 +142,7 @@ def _refuse_hidden(shared: Store, settings: Settings) -> None:
             hidden.append(path.parents[1].name)
     if hidden:
         raise LakeNotFound(
-            f"There is no lake in {without_secrets(settings.kv)}, but {root.url} holds {some_paths(hidden)}: the "
+            f"There is no lake in {settings.kv}, but {root.url} holds {some_paths(hidden)}: the "
             "metadata of a lake are gone, or lie somewhere else.",
             next="Open it with the key-value store that it had, or restore a backup into another folder. If its "
             "objects are of no use any more, make a new lake beside them: new=True, or `strandline init --new`.",

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from strandline.redaction import redacted
+
 logger = logging.getLogger("strandline")
 logger.addHandler(logging.NullHandler())  # a program that did not ask for logs gets none on standard error
 ID_CHARS = 8
@@ -34,11 +36,15 @@ class Placed(Protocol):
 def debug(message: str, *arguments: object) -> None:
     """A line of the operation that is under way."""
     if logger.isEnabledFor(logging.DEBUG):
-        logger.debug("%s " + message, _current.get() or "-" * ID_CHARS, *arguments)
+        logger.debug("%s " + message, _current.get() or "-" * ID_CHARS, *map(_shown, arguments))
 
 
 def warning(message: str, *arguments: object) -> None:
-    logger.warning("%s " + message, _current.get() or "-" * ID_CHARS, *arguments)
+    logger.warning("%s " + message, _current.get() or "-" * ID_CHARS, *map(_shown, arguments))
+
+
+def _shown(argument: object) -> object:
+    return argument if isinstance(argument, int | float) else redacted(str(argument))
 
 
 @contextmanager
@@ -48,6 +54,7 @@ def operation(verb: str, place: str) -> Iterator[None]:
     Args:
         place: what it is done to, such as repository/branch.
     """
+    place = redacted(place)
     has_tracer = "opentelemetry" in sys.modules  # who did not import it has no provider that would take spans
     outer = _current.get()
     own = os.urandom(ID_CHARS // 2).hex()

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
-from strandline.errors import InvalidSettings, LakeNotFound
+from strandline.blob.address import refuse_credentials
+from strandline.errors import Advice, InvalidSettings, LakeNotFound
 from strandline.ids import check_committer, new_id
+from strandline.redaction import SecretUrl, looks_like_url
 
 METADATA_FILE = "metadata.db"
 DATA_FOLDER = "data"
@@ -26,7 +28,7 @@ class Settings:
     """Where a lake is and how it is opened.
 
     Attributes:
-        kv: URL of the key-value store.
+        kv: URL of the key-value store, perhaps with a user and a password.
         blob: URL of the object store's root, below which repositories get their namespaces.
         synced: whether local files and SQLite wait for the disk; without, a power loss may lose acknowledged writes,
             a killed process does not.
@@ -36,7 +38,7 @@ class Settings:
         shard_upkeep: and of those that compact them; "" for `shard_service`.
     """
 
-    kv: str
+    kv: SecretUrl
     blob: str
     tenant: str = DEFAULT_TENANT
     synced: bool = True
@@ -88,10 +90,13 @@ def find_settings(
         if text.startswith("memory://"):
             name = text.removeprefix("memory://") or new_id()
             _fill(given, {"kv": f"memory://{name}", "blob": f"memory://{name}"})
-        elif "://" in text:
+        elif looks_like_url(text):
             raise InvalidSettings(
                 f"{text!r} is one URL, and a lake has two stores.",
-                next="Pass kv=… and blob=…, or the path of a folder.",
+                next=Advice(
+                    "Pass kv=… and blob=…, or the path of a folder.",
+                    command="Set STRANDLINE_KV and STRANDLINE_BLOB, write both into a TOML file, or name a folder.",
+                ),
             )
         else:
             path = Path(text).expanduser().absolute()
@@ -120,7 +125,8 @@ def find_settings(
         chosen["kv"] += ("&" if "?" in chosen["kv"] else "?") + "sync=normal"
     if chosen.get("committer"):
         check_committer(chosen["committer"])
-    return Settings(**chosen, folder=folder)
+    refuse_credentials(chosen["blob"])
+    return Settings(**{**chosen, "kv": SecretUrl(chosen["kv"])}, folder=folder)
 
 
 def _fill(given: dict[str, Any], more: Mapping[str, Any]) -> None:
@@ -159,27 +165,12 @@ def _read_toml(path: Path) -> dict[str, Any]:
     return found
 
 
-SECRETS = ("password", "passfile", "sslpassword", "token", "secret")
-
-
-def without_secrets(url: str) -> str:
-    """A URL without user, password and options that hold secrets."""
-    scheme, separator, rest = url.partition("://")
-    if not separator:
-        return url
-    authority, slash, path = rest.partition("/")
-    path, mark, query = path.partition("?")
-    kept = [pair for pair in query.split("&") if pair.partition("=")[0].lower() not in SECRETS]
-    host = authority.rpartition("@")[2]
-    return scheme + separator + host + slash + path + (mark + "&".join(kept) if query and kept else "")
-
-
 def portable(settings: Settings) -> Settings:
     """What may travel to another process: the user's name and password stay behind.
 
     The other process takes them from its own environment (PGUSER, PGPASSWORD, …), or has no access to the metadata.
     """
-    return replace(settings, kv=without_secrets(settings.kv), blob=without_secrets(settings.blob))
+    return replace(settings, kv=SecretUrl(str(settings.kv)))
 
 
 def current_user() -> str:

@@ -12,6 +12,7 @@ from strandline.errors import NothingToCommit
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake
 from strandline.opening import find_or_make
+from strandline.redaction import SecretUrl
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.settings import Settings
@@ -23,7 +24,7 @@ from tests.harness.clients import entry, link
 class Counted:
     def __init__(self, folder: Path) -> None:
         self.store = CountingStore(MemoryStore())
-        settings = Settings(kv="memory://", blob=f"file://{folder}", synced=False, committer="t")
+        settings = Settings(kv=SecretUrl("memory://"), blob=f"file://{folder}", synced=False, committer="t")
         find_or_make(self.store, self.store, settings, ManualClock(), create=True)
         self.lake = Lake(settings, self.store, ManualClock())
         self.repo: Repository = self.lake.create_repository("nyc")

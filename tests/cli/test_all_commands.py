@@ -15,7 +15,8 @@ import pytest
 import typer.main
 
 import strandline
-from strandline.cli import app, run
+from strandline.cli import run
+from strandline.cli.app import app
 
 WRONG = ("", "nope", "nyc/main/a/b", "-7", "a\x1b[31m", "s3://bucket/x")
 LEFT_OUT = ("shard serve", "shard tail")
@@ -44,7 +45,7 @@ def commands(group: Any, above: str = "") -> Iterator[tuple[str, Any]]:
             yield path, command
 
 
-ALL = dict(commands(typer.main.get_command(app)))
+ALL = dict(commands(typer.main.get_command(app())))
 
 
 def said(arguments: list[str]) -> tuple[int, str]:

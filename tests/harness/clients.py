@@ -12,6 +12,7 @@ from strandline.ids import new_id
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake
 from strandline.opening import find_or_make
+from strandline.redaction import SecretUrl
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.repository.transactions.transaction import Transaction
@@ -50,7 +51,7 @@ class Client:
         self.next: Plan = _done
         self._rules: list[tuple[str, list[int], Callable[[], Outcome]]] = []
         blob = f"file://{shared.blob}" if isinstance(shared.blob, Path) else shared.blob
-        self._opens = (Settings(kv="memory://", blob=blob, synced=False, committer="tester"), shared.clock)
+        self._opens = (Settings(kv=SecretUrl("memory://"), blob=blob, synced=False, committer="tester"), shared.clock)
         find_or_make(self.store, self.store, *self._opens, create=create)
         self.lake = Lake(self._opens[0], self.store, shared.clock)
         self.repo: Repository = self.lake.repository("nyc", create=create)

@@ -13,6 +13,7 @@ import pytest
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv import open_store
 from strandline.kv.postgres import REPEATS, PostgresStore
+from strandline.redaction import SecretUrl
 
 pytestmark = pytest.mark.server
 
@@ -65,7 +66,7 @@ def test_statements_that_a_postgres_rolled_back_are_done_again(
 ) -> None:
     """Its connections are at a level that fails when transactions meet, whatever was looked at when it was opened."""
     with PostgresStore(postgres_url, table=f"t{uuid.uuid4().hex}") as store:
-        store._conninfo = f"{postgres_url}?options=-c%20default_transaction_isolation%3Dserializable"
+        store._conninfo = SecretUrl(f"{postgres_url}?options=-c%20default_transaction_isolation%3Dserializable")
         store.set(b"p", b"counter", b"0")
         done: list[int] = []
 

@@ -26,6 +26,7 @@ from strandline.errors import (
 )
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake, open_lake
+from strandline.redaction import SecretUrl
 from strandline.repository.branch import Branch
 from strandline.settings import Settings
 from strandline.testing.clock import ManualClock
@@ -129,7 +130,7 @@ def test_whatever_touches_a_foreign_lock_is_dropped_whole(steps: list[tuple[str,
 @pytest.fixture(params=["sqlite"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Lake]:
     chosen = Settings(
-        kv=f"{request.param}://{tmp_path / 'm.db'}", blob=str(tmp_path / "d"), synced=False, committer="t"
+        kv=SecretUrl(f"{request.param}://{tmp_path / 'm.db'}"), blob=str(tmp_path / "d"), synced=False, committer="t"
     )
     made = open_lake(chosen, create=True)
     repo = made.repository("nyc", create=True)

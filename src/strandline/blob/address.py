@@ -13,6 +13,7 @@ from strandline import forks
 from strandline.blob.local import LocalBlobStore
 from strandline.blob.store import BlobStore
 from strandline.errors import InvalidSettings
+from strandline.redaction import looks_like_url, redacted
 
 
 def is_absolute(address: str) -> bool:
@@ -24,12 +25,13 @@ def open_store(url: str, *, synced: bool = True) -> BlobStore:
     """Open a blob store by URL, or by the path of a folder.
 
     Raises:
-        InvalidSettings: nobody knows the scheme, or the provider refuses the settings.
+        InvalidSettings: nobody knows the scheme, the URL holds credentials, or the provider refuses the settings.
     """
     if "\0" in url:
         raise InvalidSettings(
             f"{url!r} holds a NUL character, which no place can have.", next="Give a folder, or the URL of a prefix."
         )
+    refuse_credentials(url)
     parts = urlsplit(url)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
@@ -40,6 +42,24 @@ def open_store(url: str, *, synced: bool = True) -> BlobStore:
     from strandline.blob.remote import open_remote  # noqa: PLC0415 - a driver
 
     return open_remote(url)
+
+
+def refuse_credentials(url: str) -> None:
+    """Raise if the URL of an object store holds a user, a password or a key: it would be written into metadata."""
+    if looks_like_url(url) and not url.startswith("file:") and redacted(url) != url:
+        raise InvalidSettings(
+            f"The address of an object store holds credentials: {redacted(url)!r}.",
+            next="Take them out of the address, and give them in the environment, as the provider's own tools read "
+            "them (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for S3).",
+        )
+    try:
+        is_valid = not is_absolute(url) or urlsplit(url).port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise InvalidSettings(
+            f"{url!r} is not the URL of an object store.", next="Write a folder, or scheme://bucket/prefix."
+        )
 
 
 def join_url(base: str, name: str) -> str:

@@ -207,6 +207,11 @@ def open_remote(url: str) -> RemoteBlobStore:
             raise InvalidSettings(f"{url!r} names no bucket.", next=f"Write {parts.scheme}://bucket/prefix.")
         if parts.scheme in ("s3", "s3a"):
             return _open_s3(url, parts.netloc, prefix, options)
+        if options:
+            raise InvalidSettings(
+                f"{url!r} has an option that strandline does not know: {', '.join(sorted(options))}.",
+                next="Leave it out; the provider's environment variables set everything.",
+            )
         if parts.scheme in ("gs", "gcs"):
             return RemoteBlobStore(url, GCSStore(parts.netloc), prefix, f"gs://{parts.netloc}")
         if parts.scheme in ("az", "azure", "abfs", "abfss"):

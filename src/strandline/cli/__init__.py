@@ -1,112 +1,72 @@
-"""The `strandline` command. Places are written repository/ref/path; exit codes come from the one error table."""
+"""The `strandline` command. Places are written repository/ref/path; exit codes come from the one error table.
+
+Nothing is imported here before the outermost handler stands: no interrupt, closed pipe or full disk ends in a
+traceback, whenever it comes.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from contextlib import suppress
 from importlib.abc import MetaPathFinder
-from typing import Any
+from io import TextIOWrapper
 
-import typer
-
-import strandline
-from strandline.cli import (
-    gc_commands,
-    history_commands,
-    lake_commands,
-    lock_commands,
-    object_commands,
-    range_commands,
-    ref_commands,
-    repo_commands,
-    shard_commands,
-    table_commands,
-    tx_commands,
-    upkeep_commands,
-)
-from strandline.cli.output import Output
-from strandline.errors import StrandlineError
-
-app = typer.Typer(
-    name="strandline",
-    help="Git for data lakes: branches, commits and merges over any object store.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.add_typer(repo_commands.app, name="repo")
-app.add_typer(ref_commands.branch_app, name="branch")
-app.add_typer(ref_commands.tag_app, name="tag")
-app.add_typer(table_commands.app, name="table")
-app.add_typer(tx_commands.app, name="tx")
-app.add_typer(gc_commands.app, name="gc")
-app.add_typer(lock_commands.app, name="lock")
-app.add_typer(range_commands.app, name="range")
-app.add_typer(shard_commands.app, name="shard")
-app.command()(lake_commands.init)
-for command in (
-    object_commands.ls,
-    object_commands.cat,
-    object_commands.put,
-    object_commands.get,
-    object_commands.cp,
-    object_commands.mv,
-    object_commands.rm,
-    object_commands.export,
-    history_commands.status,
-    history_commands.commit,
-    history_commands.log,
-    history_commands.diff,
-    history_commands.merge,
-    history_commands.revert,
-    history_commands.cherry_pick,
-    history_commands.discard,
-    history_commands.hard_reset,
-    lake_commands.backup,
-    lake_commands.restore,
-    lake_commands.upgrade,
-    upkeep_commands.compact,
-    upkeep_commands.reflog,
-    upkeep_commands.fsck,
-):
-    app.command()(command)
-
-app.command("import")(object_commands.import_objects)
-
-_WrongUsage: Any = typer.BadParameter.__mro__[1]
-"""What the parser raises; typer brings its own copy of click and does not export the class."""
-
-
-def _version(shown: bool) -> None:
-    if shown:
-        print(strandline.__version__)
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
-) -> None:
-    pass
+INTERRUPTED = 130
+NO_OUTPUT = 9
+NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG)
+TRACEBACK_VARIABLE = "STRANDLINE_TRACEBACK"
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command line and return its exit code."""
+    """Run a command line and return its exit code. Whatever is raised, one sentence says what happened."""
     try:
-        result = app(args=arguments, prog_name="strandline", standalone_mode=False)
-        return result if isinstance(result, int) else 0
-    except StrandlineError as error:
-        Output("--json" in arguments).error(error)
-        return error.exit_code
-    except _WrongUsage as error:
-        error.show()
-        return 2
-    except (typer.Abort, KeyboardInterrupt):
-        return 130
+        try:
+            from strandline.cli import app  # noqa: PLC0415 - an interrupt may come while modules load
+
+            return app.run(arguments)
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except BrokenPipeError:
-        # the reader of the pipe has had enough; keep Python from complaining when it flushes
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()  # the reader of the pipe has had enough
         return 0
+    except OSError as error:
+        # an error of a file has its name, and those of stores are wrapped: this is one of a print
+        if error.filename is not None or error.errno not in NOT_WRITABLE:
+            return _unknown(error, arguments)
+        _drop_output()
+        with suppress(OSError):
+            reason = f"error: Standard output cannot be written: {error.strerror}."
+            print(f"{reason}\n  What the command was to change, it may have changed.", file=sys.stderr, flush=True)
+        return NO_OUTPUT
+    except Exception as error:
+        return _unknown(error, arguments)
+
+
+def _unknown(error: Exception, arguments: list[str]) -> int:
+    if os.environ.get(TRACEBACK_VARIABLE):
+        raise error
+    from strandline.cli.output import Output  # noqa: PLC0415 - as above
+    from strandline.errors import StrandlineError  # noqa: PLC0415 - as above
+
+    shown = StrandlineError(
+        f"strandline met an error that it does not know: {type(error).__name__}: {error}",
+        safe="It is unknown whether anything was changed.",
+        next=f"Please report it; with {TRACEBACK_VARIABLE}=1 the command shows where it happened.",
+    )
+    with suppress(OSError):
+        Output("--json" in arguments).error(shown)
+    return shown.exit_code
+
+
+def _drop_output() -> None:
+    """Keep Python from failing when it flushes what nobody takes."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 class _WithoutPandas(MetaPathFinder):
@@ -118,5 +78,12 @@ class _WithoutPandas(MetaPathFinder):
 
 
 def main() -> None:
+    """What the installed command calls."""
     sys.meta_path.insert(0, _WithoutPandas())
+    if sys.stdout is None or sys.stderr is None:  # closed by the caller
+        nowhere = open(os.devnull, "w")  # noqa: SIM115 - open until the process ends
+        sys.stdout, sys.stderr = sys.stdout or nowhere, sys.stderr or nowhere
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name that the terminal has no letters for is written with escapes
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -30,7 +30,7 @@ ReadersOption = Annotated[
 ]
 
 
-def _told(plan: GarbagePlan, verb: str) -> str:
+def _told(plan: GarbagePlan, verb: str) -> list[str]:
     parts = [
         f"{verb} {counted(plan.files, 'file')} ({plan.bytes:,} bytes) of {plan.total_files:,}",
         f"{plan.orphans:,} that nothing refers to",
@@ -41,7 +41,7 @@ def _told(plan: GarbagePlan, verb: str) -> str:
     places = [f"  {one.prefix}: {counted(one.files, 'file')} ({one.bytes:,} bytes), {one.why}" for one in plan.places]
     commits = f"{counted(plan.kept, 'commit')} kept, {plan.expiring:,} expiring now, {plan.expired:,} expired earlier."
     what = f"{': '.join((parts[0], ', '.join(parts[1:])))}."
-    return "\n".join([what, *places, stay, commits])
+    return [what, *places, stay, commits]
 
 
 @app.command()
@@ -104,7 +104,7 @@ def retention(
             gc.set_retention(days if days is not None or forever else held.days, kept)
         rules = gc.retention
         lines = [f"Commits are kept {_days(rules.days)}.", *(f"  {p}: {_days(d)}" for p, d in rules.branches.items())]
-        s.out.say("\n".join(lines), _fields(rules))
+        s.out.say(lines, _fields(rules))
 
 
 def _rule(text: str) -> tuple[str, float | None]:

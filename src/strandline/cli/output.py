@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,8 +18,10 @@ from rich.table import Table
 
 from strandline.errors import StrandlineError
 from strandline.progress import Progress, no_progress
+from strandline.redaction import redacted
 
 Row = Mapping[str, Any]
+_OBEYED = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 class Output:
@@ -37,31 +40,31 @@ class Output:
         """Show rows: all their fields as JSON, or some columns as a table; as they come, in a pipe."""
         if self.as_json:
             for row in rows:
-                print(json.dumps(row, default=_plain, ensure_ascii=False))
+                print(_json(row))
         elif self.console.is_terminal:
             self._table(rows, columns, empty)
         else:
             for row in rows:
-                print("\t".join(_text(row[name]) for name in columns))
+                print("\t".join(visible(_text(row[name])) for name in columns))
 
     def _table(self, rows: Iterable[Row], columns: Sequence[str], empty: str) -> None:
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in columns:
             table.add_column(name, justify="right" if name in ("size", "count") else "left", overflow="fold")
         for row in rows:
-            table.add_row(*(escape(_text(row[name], for_people=True)) for name in columns))
+            table.add_row(*(escape(visible(_text(row[name], for_people=True))) for name in columns))
         self.console.print(table if table.row_count else empty)
 
-    def say(self, sentence: str, fields: Row) -> None:
-        """Tell what was done: a sentence, or its fields as JSON."""
+    def say(self, sentence: str | Iterable[str], fields: Row) -> None:
+        """Say what was done: a sentence, or several lines, or the fields of it as JSON."""
         if self.as_json:
-            print(json.dumps(fields, default=_plain, ensure_ascii=False))
+            print(_json(fields))
         else:
-            print(sentence)
+            self.lines([sentence] if isinstance(sentence, str) else sentence)
 
     def lines(self, lines: Iterable[str]) -> None:
         for line in lines:
-            print(line)
+            print(visible(redacted(line)))
 
     @contextmanager
     def progress(self, what: str, *, in_bytes: bool = False) -> Iterator[Progress]:
@@ -70,20 +73,34 @@ class Output:
             yield no_progress
             return
         numbers = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
-        with ProgressBar(TextColumn(what), BarColumn(), *numbers, console=self.errors, transient=True) as bar:
-            task = bar.add_task(what, total=None)
+        shown = TextColumn(escape(visible(what)))
+        with ProgressBar(shown, BarColumn(), *numbers, console=self.errors, transient=True) as bar:
+            task = bar.add_task("", total=None)
             yield lambda doing, done, total: bar.update(task, completed=done, total=total)
 
     def error(self, error: StrandlineError) -> None:
         """Show an error on standard error: what happened, what is safe, what to do next."""
         if self.as_json:
-            told = {"error": error.kind, "what": error.what, "safe": error.safe, "next": error.next}
-            print(json.dumps(told, ensure_ascii=False), file=sys.stderr)
+            told = {"error": error.kind, "what": error.what, "safe": error.safe, "next": error.command}
+            print(_json(told), file=sys.stderr)
             return
-        self.errors.print(f"[bold red]error:[/] {escape(error.what)}")
-        for line in (error.safe, error.next):
+        self.errors.print(f"[bold red]error:[/] {escape(visible(error.what))}")
+        for line in (error.safe, error.command):
             if line:
-                self.errors.print(f"  {escape(line)}")
+                self.errors.print(f"  {escape(visible(line))}")
+
+
+def visible(text: str) -> str:
+    """A text in which whatever a terminal obeys rather than shows is written as Python would write it.
+
+    Those are control characters, the ends of lines among them, and the signs that turn the direction of text around.
+    """
+    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _json(fields: Row) -> str:
+    made = json.dumps(fields, default=_plain, ensure_ascii=False)  # which escapes the first 32 characters only
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", made)
 
 
 def counted(count: int, one: str, many: str | None = None) -> str:

@@ -73,7 +73,7 @@ def show(branch: BranchArgument, id: IdArgument, lake: LakeOption = None, as_jso
     """Show one transaction."""
     with session(lake, as_json) as s:
         fields = _fields(s.branch(branch).transactions[id])
-        s.out.say("\n".join(f"{name}: {value}" for name, value in fields.items() if value is not None), fields)
+        s.out.say([f"{name}: {value}" for name, value in fields.items() if value is not None], fields)
 
 
 @app.command()

@@ -78,7 +78,7 @@ def fsck(
             lines = [_summary(name, audit), *(f"  {problem}" for problem in shown)]
             if more:
                 lines.append(f"  … and {counted(more, 'more problem')}; --json lists up to {SHOWN:,}.")
-            s.out.say("\n".join(lines), {"repository": name, **asdict(audit)})
+            s.out.say(lines, {"repository": name, **asdict(audit)})
         if problems:
             raise Corrupted(
                 f"{counted(problems, 'problem')}: what the lake refers to is missing or damaged.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 
 from strandline.errors import InvalidSettings
@@ -22,6 +23,9 @@ _OURS = {
 }
 
 
+_SERVERS = tuple(scheme for scheme, (_, extra) in _OURS.items() if extra)
+
+
 def open_store(url: str) -> Store:
     """Open the store that a URL names.
 
@@ -30,6 +34,8 @@ def open_store(url: str) -> Store:
         StoreUnavailable: it does not answer.
     """
     scheme = url.partition(":")[0].lower()
+    if scheme in _SERVERS:
+        _refuse_malformed(url)
     if scheme == "memory":
         from strandline.kv.memory import MemoryStore  # noqa: PLC0415 - one store of several
 
@@ -51,7 +57,27 @@ def open_store(url: str) -> Store:
         if plugin.name == scheme:
             opened: Store = plugin.load()(url)
             return opened
+    if "://" not in url:
+        raise InvalidSettings(
+            f"{url!r} is not the URL of a key-value store.",
+            next="Write sqlite:///absolute/path.db, postgresql://user@host/database or redis://host:port/number.",
+        )
     raise InvalidSettings(
         f"No key-value store is known for {scheme!r}.",
         next=f"Use one of {', '.join(sorted(_OURS))}, or install a package with an entry point in 'strandline.kv'.",
+    )
+
+
+def _refuse_malformed(url: str) -> None:
+    """Raise if a driver would take a part of a password for something else, and show it in its errors."""
+    rest = url.partition("://")[2]
+    authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
+    hosts = authority.rpartition("@")[2]
+    ports = [host.rpartition(":")[2] for host in hosts.split(",") if ":" in host.rpartition("]")[2]]
+    if rest and authority.count("@") <= 1 and all(not port or port.isdigit() for port in ports):
+        return
+    raise InvalidSettings(
+        f"The URL {url!r} cannot be taken apart.",
+        next="Write scheme://user:password@host:port/name; in user and password, write @ as %40, : as %3A, / as %2F, "
+        "? as %3F and # as %23.",
     )

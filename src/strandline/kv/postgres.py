@@ -15,6 +15,7 @@ from strandline.clock import backoff_s
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv.pooled import ForkSafePool
 from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
+from strandline.redaction import SecretUrl
 
 POOL_MAX_CONNECTIONS = 16
 POOL_TIMEOUT_S = 10.0
@@ -69,7 +70,7 @@ class PostgresStore(Store):
         if not table.isidentifier() or not table.isascii():
             raise InvalidSettings(f"{table!r} is not a table name.", next="Use letters, digits and '_'.")
         self._table = table
-        self._conninfo = conninfo
+        self._conninfo = SecretUrl(conninfo)
         self._pool = ForkSafePool(self._open_pool, lambda pool: pool.close(), "PostgreSQL")
         try:
             connection = psycopg.connect(conninfo, autocommit=True, connect_timeout=int(POOL_TIMEOUT_S))
@@ -94,7 +95,7 @@ class PostgresStore(Store):
 
     def _open_pool(self) -> ConnectionPool[psycopg.Connection[Any]]:
         return ConnectionPool(
-            self._conninfo,
+            self._conninfo.reveal(),
             min_size=1,
             max_size=POOL_MAX_CONNECTIONS,
             timeout=POOL_TIMEOUT_S,

@@ -19,6 +19,7 @@ from redis.retry import Retry
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv.pooled import ForkSafePool
 from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
+from strandline.redaction import SecretUrl
 
 SOCKET_TIMEOUT_S = 10.0
 BATCH_KEYS = 1_000
@@ -68,7 +69,7 @@ class RedisStore(Store):
     """
 
     def __init__(self, url: str, *, prefix: str = "strandline", allow_relaxed_sync: bool = False) -> None:
-        self._url = url
+        self._url = SecretUrl(url)
         self._prefix = prefix.encode()
         self._pool = ForkSafePool(self._connect, lambda client: client.close(), "Redis")
         if not allow_relaxed_sync:
@@ -76,12 +77,21 @@ class RedisStore(Store):
 
     def _connect(self) -> redis.Redis:
         # no retries by the driver: a repeated `set` could land after a newer one was acknowledged
-        return redis.Redis.from_url(
-            self._url,
-            socket_timeout=SOCKET_TIMEOUT_S,
-            socket_connect_timeout=SOCKET_TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-        )
+        try:
+            client = redis.Redis.from_url(
+                self._url.reveal(),
+                socket_timeout=SOCKET_TIMEOUT_S,
+                socket_connect_timeout=SOCKET_TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),
+            )
+            client.connection_pool.make_connection()  # which looks at the options, and connects later
+        except (TypeError, ValueError) as error:
+            raise InvalidSettings(
+                f"{str(self._url)!r} is not an address of Redis: {error}.",
+                next="Write redis://user:password@host:port/number; the options of its query are those of the driver, "
+                "besides prefix= and sync=always|relaxed.",
+            ) from None  # the driver's errors may show the password
+        return client
 
     def _refuse_relaxed_sync(self) -> None:
         advice = "Set both on the server, or add sync=relaxed to the URL if losing acknowledged writes is fine."

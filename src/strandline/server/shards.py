@@ -32,6 +32,7 @@ from strandline.errors import (
 )
 from strandline.lake import Lake
 from strandline.operations import warning
+from strandline.redaction import Secret
 from strandline.shards.deciding.machine import MAX_COMMANDS_TOGETHER
 from strandline.shards.deciding.recent import Recent
 from strandline.shards.deciding.service import (
@@ -69,7 +70,7 @@ class ShardApp:
 
     def __init__(self, lake: Lake, token: str = "") -> None:
         self._lake = lake
-        self._authorization = f"Bearer {token}".encode() if token else b""
+        self._authorization = Secret(f"Bearer {token}" if token else "")
         self._shards: dict[tuple[str, ShardId], Shard] = {}
         self._under_way: Counter[ShardId] = Counter()
         self._lock = threading.Lock()
@@ -94,7 +95,8 @@ class ShardApp:
         if scope["method"] != "POST":
             return 405, b""
         given = dict(scope["headers"]).get(b"authorization", b"")
-        if self._authorization and not hmac.compare_digest(given, self._authorization):
+        wanted = self._authorization.reveal().encode()
+        if wanted and not hmac.compare_digest(given, wanted):
             return 401, b""
         try:
             body = await asyncio.wait_for(_body(receive), BODY_WITHIN_S)

@@ -23,6 +23,7 @@ from strandline.errors import Contention, StoreUnavailable, StrandlineError, Usa
 from strandline.ids import CommitId, new_id
 from strandline.parallel import in_parallel
 from strandline.progress import Progress
+from strandline.redaction import looks_like_url
 from strandline.repository.refs.results import ObjectInfo
 
 COPY_BUFFER_BYTES = 1 << 20
@@ -33,7 +34,7 @@ Item = tuple[ObjectInfo, str]
 
 
 def is_url(place: str | os.PathLike[str]) -> bool:
-    return "://" in os.fspath(place)
+    return looks_like_url(os.fspath(place))
 
 
 def local_only(place: str | os.PathLike[str], what: str) -> Path:

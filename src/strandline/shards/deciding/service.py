@@ -296,6 +296,6 @@ def service_urls(text: str) -> tuple[str, ...]:
 def _is_address(url: str) -> bool:
     try:
         parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and "@" not in url
     except ValueError:  # a port that is none
         return False
