@@ -171,3 +171,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureReque
 def names(ref: strandline.Ref, prefix: str = "") -> list[str]:
     """The paths of a ref."""
     return [found.path for found in ref.list(prefix)]
+
+
+@pytest.fixture
+def as_somebody_else() -> Iterator[Callable[[], None]]:
+    """Give up root's rights, which ignore permissions, for a part of a test."""
+    if os.getuid() == 0:
+        yield lambda: os.seteuid(65534)
+        os.seteuid(0)
+    else:
+        yield lambda: None

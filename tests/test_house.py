@@ -170,5 +170,36 @@ def test_rooms_above_are_loaded_by_name_through_one_door() -> None:
     assert sorted(by_name) == ["cli/app.py", "tables/table.py"]
 
 
+PYTHON = re.compile(r"=True|=False|=None|\w\(|\b\w+=…|\bwith \w+\.\w|help\(")
+"""Words that a user of the command line cannot do anything with."""
+NEVER_A_COMMAND = (
+    *("spark/", "fs.py", "engines.py", "tables/", "testing/", "repository/transactions/", "shards/", "kv/"),
+    *(
+        "blob/remote.py",
+        "lake.py",
+        "repository/core/texts.py",
+        "repository/jobs/moving.py",
+        "repository/locks/locks.py",
+    ),
+)
+"""What no command calls, or where only Python can do something about it, such as how processes are started."""
+
+
+def test_a_command_gives_advice_in_its_own_words() -> None:
+    wrong = []
+    for path in SRC.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.keyword) or node.arg not in ("next", "command"):
+                continue
+            parts = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+            text = "".join(part for part in parts if isinstance(part, str))
+            place = f"{path.relative_to(SRC)}:{node.value.lineno}: {text}"
+            is_advice = isinstance(node.value, ast.Call) and getattr(node.value.func, "id", "") == "Advice"
+            is_for_commands = node.arg == "command" or not (is_advice or place.startswith(NEVER_A_COMMAND))
+            if is_for_commands and PYTHON.search(text):
+                wrong.append(place)
+    assert not wrong, "say it with Advice(…, command=…):\n" + "\n".join(wrong)
+
+
 def test_the_page_of_commands_is_made_from_them() -> None:
     assert (ROOT / "docs" / "cli.md").read_text() == make_cli_page.page()

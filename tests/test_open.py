@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import strandline
+from strandline import errors
 from strandline.errors import InvalidName, InvalidSettings, LakeNotFound
 from strandline.kv.network_fs import network_file_system
 from strandline.lake import Lake
@@ -262,3 +263,22 @@ def test_results_turn_into_arrow_and_polars(repo: Repository, main: Branch) -> N
         assert frame.columns == result.to_arrow().column_names
     assert main.list().to_polars()["path"].to_list() == ["a", "b"]
     assert main.diff("main~1").to_polars()["kind"].to_list() == ["removed", "removed"]
+
+
+@pytest.mark.parametrize(
+    ("blob", "kind"),
+    [
+        ("ftp://host/x", errors.InvalidSettings),
+        ("s3://bucket/x?endpoint=http://127.0.0.1:1&region=us-east-1", errors.StoreUnavailable),
+    ],
+)
+def test_a_lake_is_not_made_over_an_object_store_that_does_not_answer(
+    tmp_path: Path, blob: str, kind: type[errors.StrandlineError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    kv = f"sqlite://{tmp_path / 'kv.db'}"
+    with pytest.raises(kind):
+        strandline.open(kv=kv, blob=blob, create=True)
+    with pytest.raises(LakeNotFound):
+        strandline.open(kv=kv, blob=str(tmp_path / "data"))

@@ -87,6 +87,8 @@ def test_an_object_store_takes_no_credentials_from_its_address(
         with pytest.raises(StrandlineError) as failed:
             call(lake, url)
         assert PLANTED not in all_of(failed.value)
+        assert isinstance(failed.value, InvalidSettings)
+        assert "credentials" in failed.value.what
     assert not any(PLANTED.encode() in path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
@@ -182,6 +184,8 @@ def test_whatever_a_password_holds_it_is_hidden(password: str, user: str, scheme
         "s3://bucket/data/a@b.csv",
         "http://127.0.0.1:9000/bucket/a@b",
         "http://[::1]:80/x",
+        "s3://bucket/x?endpoint=http://127.0.0.1:9000&region=us-east-1",
+        "s3://bucket//a//b@c",
         "file:///home/me/lake/data",
         "'x=1' is not key=value.",
         "nyc/main/a/b:c@d",

@@ -20,7 +20,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, NewType, TypeVar, Union, get_args, get_origin
 
-from strandline.errors import InvalidName, UsageError
+from strandline.errors import Advice, InvalidName, UsageError
 
 INT64_MAX = 2**63 - 1
 ITEMS_CHECKED = 1_000
@@ -225,7 +225,7 @@ def _wrong(function: str, name: str, expected: Expected, value: object) -> Usage
     kind = InvalidName if name in ("path", "name") else UsageError
     return kind(
         f"{function.rpartition('.')[2]}() expects {expected.what} for {name}, not {shown}.",
-        next=f"Look at help({function}).",
+        next=Advice(f"Look at help({function}).", command="Look at the --help of the command."),
     )
 
 

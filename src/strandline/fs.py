@@ -21,7 +21,7 @@ from fsspec.transaction import Transaction
 
 import strandline
 from strandline import forks
-from strandline.errors import NotAllowed, NotFound, PreconditionFailed, StrandlineError, UsageError
+from strandline.errors import InvalidSettings, NotAllowed, NotFound, PreconditionFailed, StrandlineError, UsageError
 from strandline.lake import Lake
 from strandline.places import Place
 from strandline.redaction import SecretUrl, without_secrets
@@ -32,6 +32,8 @@ from strandline.repository.refs.results import CommonPrefix, ObjectInfo
 from strandline.tree.rows import Entry
 
 Detail = dict[str, Any]
+OF_FSSPEC = frozenset(("asynchronous", "loop", "listings_expiry_time", "max_paths", "use_listings_cache"))
+"""Options that any file system of fsspec takes."""
 
 
 class _Transaction(Transaction):  # type: ignore[misc] # fsspec has no types
@@ -112,7 +114,11 @@ class StrandlineFileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec h
         tenant: str | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(use_listings_cache=False, **options)
+        if unknown := sorted(set(options) - OF_FSSPEC):
+            raise InvalidSettings(
+                f"The file system has no option {unknown[0]!r}.", next="The options are lake, kv, blob and tenant."
+            )
+        super().__init__(**{**options, "use_listings_cache": False})
         self._kv = None if kv is None else SecretUrl(kv)
         self._blob, self._tenant = blob, tenant
         self._location = lake

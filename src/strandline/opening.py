@@ -7,10 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from strandline.blob import BlobStore
 from strandline.blob import open_store as open_blobs
 from strandline.clock import Clock
 from strandline.envelope import FORMAT_VERSION, decode, encode
-from strandline.errors import InvalidSettings, LakeNotFound, StoreUnavailable, some_paths
+from strandline.errors import Advice, InvalidSettings, LakeNotFound, StoreUnavailable, some_paths
 from strandline.ids import new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
 from strandline.kv.tenant import TenantStore
@@ -81,21 +82,26 @@ def _prepare_folder(settings: Settings, create: bool) -> None:
             f"A lake cannot be made in {str(folder)!r}: {error.strerror}.", next="Give the path of another folder."
         ) from error
     effective = os.access in os.supports_effective_ids
-    if not os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=effective):
+    is_new = not (folder / METADATA_FILE).exists()
+    if not os.access(folder, os.R_OK | os.X_OK | (os.W_OK if is_new else 0), effective_ids=effective):
         raise _no_permission(folder)
 
 
 def _no_permission(folder: Path) -> StoreUnavailable:
     return StoreUnavailable(
-        f"This user may not read and write the folder {str(folder)!r}.",
+        f"This user may not use the folder {str(folder)!r}.",
         happened="no",
-        next="Change its permissions, or open the lake as its owner.",
+        next="Reading a lake takes the right to read its folders and files; making or changing one, to write them too.",
     )
 
 
 def _no_lake(place: str) -> LakeNotFound:
     return LakeNotFound(
-        f"There is no lake at {place}.", next="Check the place; create=True, or `strandline init`, makes a lake there."
+        f"There is no lake at {place}.",
+        next=Advice(
+            "Check the place; create=True, or `strandline init`, makes a lake there.",
+            command="Check the place; `strandline init` makes a lake there.",
+        ),
     )
 
 
@@ -112,8 +118,10 @@ def find_or_make(kv: Store, shared: Store, settings: Settings, clock: Clock, cre
         return
     if not create:
         raise _no_lake(f"{settings.kv} for tenant {settings.tenant!r}")
+    root = open_blobs(settings.blob)
+    next(iter(root.list_pages("strandline-")), None)  # an object store that does not answer is found out now
     if not new:
-        _refuse_hidden(shared, settings)
+        _refuse_hidden(shared, settings, root)
     record = LakeRecord(format=FORMAT_VERSION, lake_id=new_id(), created_at=clock.now_us())
     shared.set(LAKES, record.lake_id.encode(), settings.tenant.encode())
     try:
@@ -122,13 +130,18 @@ def find_or_make(kv: Store, shared: Store, settings: Settings, clock: Clock, cre
         return  # somebody else made the lake at the same time
 
 
-def _refuse_hidden(shared: Store, settings: Settings) -> None:
+_OTHER_LAKE = (
+    "Open it with the key-value store that it had, or restore a backup into another folder. If its objects are of no "
+    "use any more, make a new lake beside them"
+)
+
+
+def _refuse_hidden(shared: Store, settings: Settings, root: BlobStore) -> None:
     """Raise if repositories lie where a new lake's are to be that no lake of this key-value store has: its metadata are
     gone, or are elsewhere.
 
     Only a folder is looked through; a bucket may hold many lakes, each with a key-value store of its own.
     """
-    root = open_blobs(settings.blob)
     inside = root.local_path("x")
     if inside is None:
         return
@@ -144,6 +157,8 @@ def _refuse_hidden(shared: Store, settings: Settings) -> None:
         raise LakeNotFound(
             f"There is no lake in {settings.kv}, but {root.url} holds {some_paths(hidden)}: the "
             "metadata of a lake are gone, or lie somewhere else.",
-            next="Open it with the key-value store that it had, or restore a backup into another folder. If its "
-            "objects are of no use any more, make a new lake beside them: new=True, or `strandline init --new`.",
+            next=Advice(
+                f"{_OTHER_LAKE}: new=True.",
+                command=f"{_OTHER_LAKE}: `strandline init --new`.",
+            ),
         )

@@ -14,6 +14,8 @@ _OPTION_NAMES = rf"{_NAMES}|passfile|\w*token\w*|\w*credential\w*|sig|signature|
 _QUOTED = re.compile(r"(['\"])([\w+.-]*:?)//(.*?)(?<!\\)\1")
 _ADDRESS = re.compile(r"(//|\b\w[\w+.-]*:/(?!/))([^\s'\"]*)")
 _MISTYPED = re.compile(r"[a-zA-Z][\w+.-]+:?/{1,2}[^/@]*:[^@]*@")
+_INNER = re.compile(r"(=[\w+.-]*:?//)([^&]*)")
+"""An address as an option of another one."""
 _ENCODED = re.compile(r"(?i)(%2f%2f)[^&\s'\"]*(%40)")
 _ANYWHERE = re.compile(rf"(?i)\b({_NAMES})=(?!…)([^\s&'\"]+|'[^']*'|\"[^\"]*\")")
 _OPTION = re.compile(rf"(?i)([?&;])({_OPTION_NAMES})=(?!…)[^\s&;'\"]*")
@@ -38,8 +40,7 @@ def _without_user(rest: str) -> str:
     host, colon, port = authority.rpartition(":")
     is_plain = "@" not in authority and (not colon or port.isdigit() or host.startswith("["))
     if is_plain:
-        inner, slashes, more = rest[len(authority) :].partition("//")  # an address as an option of this one
-        return authority + inner + slashes + (_without_user(more) if more else "")
+        return authority + _INNER.sub(lambda found: found[1] + _without_user(found[2]), rest[len(authority) :])
     # a password with an unescaped "/" or "@" ends at the last "@", whatever a parser would say
     user, at, after = rest.rpartition("@")
     return f"{HIDDEN}@{after}" if at else f"{user}{HIDDEN}"

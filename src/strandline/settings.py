@@ -118,7 +118,11 @@ def find_settings(
         missing = "which key-value store (kv)" if given["blob"] else "which object store (blob)"
         raise InvalidSettings(
             f"It is not said {missing if given['kv'] or given['blob'] else 'where the lake is'}.",
-            next="Pass a folder, or kv=… and blob=…, or set STRANDLINE_LAKE; `strandline init FOLDER` makes a lake.",
+            next=Advice(
+                "Pass a folder, or kv=… and blob=…, or set STRANDLINE_LAKE; `strandline init FOLDER` makes a lake.",
+                command="Give --lake, or set STRANDLINE_LAKE, or STRANDLINE_KV and STRANDLINE_BLOB; "
+                "`strandline init FOLDER` makes a lake.",
+            ),
         )
     chosen = {key: value for key, value in given.items() if value is not None}
     if chosen.get("synced") is False and chosen["kv"].startswith("sqlite:") and "sync=" not in chosen["kv"]:

@@ -375,3 +375,30 @@ def test_options_that_name_a_prefix_take_what_is_below_a_path(lake_cli: Run, tmp
 
 def test_a_protection_can_forbid_every_action() -> None:
     assert {one.value for one in Blocked} == set(get_args(Action))
+
+
+def test_small_things_that_newcomers_tried(cli: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("x\n")
+    cli("init", "lake")
+    cli("repo", "create", "nyc")
+    cli("put", "a.csv", "nyc/main/a")
+    assert cli("get", "nyc/main/a", "-")[:2] == (0, "x\n")
+    assert not (tmp_path / "-").exists()
+    code, _, err = cli("get", "nyc/main/a", "new/")
+    assert (code, "There is no folder 'new/'" in err) == (2, True)
+    (tmp_path / "new").mkdir()
+    assert cli("get", "nyc/main/a", "new/")[0] == 0
+    assert (tmp_path / "new" / "a").read_text() == "x\n"
+    assert cli("log", "nyc/main", "-n", "-1")[0] == 2
+    assert cli("ls", "nyc/main", "--amount", "-1")[0] == 2
+    assert "There is no branch, tag or commit 'nope'." in cli("ls", "nyc/nope")[2]
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    code, _, err = cli("import", "one", "nyc/main/in/")
+    assert (code, "a link that leads to itself" in err) == (3, True)
+    cli("backup", "saved")
+    code, _, err = cli("restore", "saved", "nyc", "--as", "again")
+    assert (code, "Restore into another lake, or delete it first." in err) == (4, True)
+    cli("branch", "create", "nyc/main", "dev")
+    assert cli("repo", "default-branch", "nyc", "dev")[0] == 0
+    assert cli("branch", "delete", "nyc/main")[0] == 0

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import strandline
+from strandline import errors
 from strandline.fs import StrandlineFileSystem
 from strandline.repository.branch import Branch
 
@@ -223,3 +224,10 @@ def test_no_secret_travels(place: Path) -> None:
     for text in (pickle.dumps(fs).decode("latin-1"), fs.to_json(), json.dumps(fs.to_dict()), repr(fs)):
         assert "s3cret" not in text
     assert "nowhere" in fs.to_json()
+
+
+def test_an_option_that_the_file_system_does_not_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.InvalidSettings, match="no option 'bogus'"):
+        fsspec.filesystem("strandline", lake=tmp_path, bogus=1)
+    assert not list(tmp_path.iterdir())
+    fsspec.filesystem("strandline", lake=tmp_path, use_listings_cache=False, skip_instance_cache=True)

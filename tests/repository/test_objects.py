@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +26,7 @@ from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.refs.results import CommonPrefix
 from strandline.repository.repository import Repository
+from strandline.tree.rows import Entry
 from tests.conftest import names
 from tests.harness.clients import entry
 
@@ -388,3 +390,41 @@ def test_a_lake_on_postgres_and_s3(postgres_url: str, s3_endpoint: str, tmp_path
         ranges = list(main._core.resolver.namespace.list("_strandline/ranges/"))
         assert ranges
         assert pq.read_table(io.BytesIO(main._core.resolver.namespace.get(ranges[0].key))).num_rows > 0
+
+
+def test_no_text_of_an_object_is_without_end(main: Branch) -> None:
+    long = "x" * 10_000
+    put = main.put("a", b"1")
+    calls: list[Callable[[], object]] = [
+        lambda: main.put("b", b"1", content_type=long),
+        lambda: main.put("b", b"1", metadata={"k": long}),
+        lambda: main.link("b", put.physical_address, size=1, checksum=long),
+        lambda: main.link("b", long, size=1, checksum="x"),
+        lambda: main.link("b", put.physical_address, size=1, checksum="x", content_type=long),
+        lambda: main.link_many([("b", Entry(long, 1, "x", 1))]),
+        lambda: main.commit("m", committer=long),
+        lambda: main.commit(long + "y"),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError):
+            call()
+    with main.transaction("writer") as tx, pytest.raises(UsageError):
+        tx.link_many([("b", Entry(tx.data_prefix + long, 1, "x", 1))])
+    assert [change.path for change in main.uncommitted()] == ["a"]
+
+
+def test_handles_of_the_same_thing_are_equal(lake: Lake, repo: Repository, main: Branch) -> None:
+    main.put("a", b"1")
+    first = main.commit("one").id
+    tag = repo.create_tag("v1", "main")
+    other = repo.create_branch("other", "main")
+    assert main == repo.branch("main") == lake.repository(repo.name).branch("main")
+    assert main != other
+    assert repo.ref(first) == repo.ref("main~0") == repo.ref("v1") == tag
+    assert main != repo.ref(first)
+    assert repo == lake.repository(repo.name)
+    assert repo != lake.repository("another", create=True)
+    assert len({main, repo.branch("main"), repo.ref("v1"), repo.ref(first)}) == 2
+    repo.delete_branch("other")
+    assert other != repo.create_branch("other", "main"), "a name that was used again is another branch"
+    assert main != "main"

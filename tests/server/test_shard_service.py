@@ -207,7 +207,8 @@ def test_what_a_service_is_not_made_for_is_refused(folder: Path) -> None:
 
     pool = urllib3.PoolManager(retries=False)
     with service(folder) as (process, url), strandline.open(folder / "lake", shard_service=url) as lake:
-        assert pool.request("GET", f"{url}/v1/health").status == 200
+        for path in ("/v1/health", "/health", "/healthz", "/livez", "/readyz"):
+            assert pool.request("GET", url + path).status == 200
         assert pool.request("GET", f"{url}/v1/decide").status == 405
         assert pool.request("POST", f"{url}/elsewhere", body=b"").status == 404
         reply = pool.request("POST", f"{url}/v1/decide", body=b"nonsense")

@@ -27,7 +27,7 @@ from strandline.blob.fallback import FallbackBlobs
 from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord
 from strandline.branch.stores import Stores
 from strandline.envelope import decode, encode
-from strandline.errors import AlreadyExists, Conflict, Corrupted
+from strandline.errors import Advice, AlreadyExists, Conflict, Corrupted
 from strandline.ids import StagingToken, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.parallel import in_parallel
@@ -61,8 +61,6 @@ def load(
         Corrupted: the backup is not whole.
     """
     raw, held = read_record(kv, record.name)
-    if held is not None and held.state != "deleted":
-        raise AlreadyExists(f"There is a repository {record.name!r} already.", next="Restore under another name.")
     for key, value in kv.scan(PARTITION):
         other: RepositoryRecord = decode(RepositoryRecord, value, f"repository {key.decode()!r}")
         if other.id == record.id and other.state != "deleted":
@@ -70,6 +68,8 @@ def load(
                 f"The repository of this backup is in this lake, as {other.name!r}.",
                 next="Restore into another lake, or delete it first.",
             )
+    if held is not None and held.state != "deleted":
+        raise AlreadyExists(f"There is a repository {record.name!r} already.", next=_another_name(record.name))
     stores = make_stores(record)
     _claim(stores, record)
     blobs = stores.trees.blobs
@@ -88,8 +88,15 @@ def load(
         kv.set_if(PARTITION, record.name.encode(), encode(record), ABSENT if raw is None else raw)
     except PredicateFailed:
         raise Conflict(
-            f"Somebody else made a repository {record.name!r} during the restore.", next="Restore under another name."
+            f"Somebody else made a repository {record.name!r} during the restore.", next=_another_name(record.name)
         ) from None
+
+
+def _another_name(name: str) -> Advice:
+    return Advice(
+        f'Restore it under another name: lake.restore(…, {name!r}, name="…").',
+        command=f"Restore it under another name: `strandline restore SOURCE {name} --as NAME`.",
+    )
 
 
 def _files(place: BlobStore, record: RepositoryRecord, blobs: BlobStore, progress: Progress) -> None:

@@ -15,7 +15,7 @@ from strandline.branch.shared_read import SharedRead
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds, backoff_s
 from strandline.envelope import decode, encode
-from strandline.errors import BranchGone, OutcomeUnknown, RefNotFound, StoreUnavailable
+from strandline.errors import Advice, BranchGone, OutcomeUnknown, RefNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, new_id
 from strandline.kv.store import PredicateFailed
 from strandline.operations import warning
@@ -176,7 +176,10 @@ class BranchCell:
         return BranchGone(
             f"Branch {self.name!r} of this handle was deleted; if the name is in use again, it is another branch.",
             safe="Nothing was written to that one.",
-            next=f"Get a new handle: repository.branch({self.name!r}).",
+            next=Advice(
+                f"Get a new handle: repository.branch({self.name!r}).",
+                command="Repeat the command: it looks the branch up anew.",
+            ),
         )
 
 
@@ -186,5 +189,11 @@ def _not_found(name: str, record: RefRecord | None) -> RefNotFound:
             f"The {record.was} {name!r} was deleted.", next="`strandline branch list` shows what is left."
         )
     if record is not None:
-        return RefNotFound(f"{name!r} is a tag, not a branch.", next="Use repository.ref() to read it.")
+        return RefNotFound(
+            f"{name!r} is a tag, not a branch.",
+            next=Advice(
+                "Use repository.ref() to read it.",
+                command="Commands that change something take a branch; `strandline branch list` shows them.",
+            ),
+        )
     return RefNotFound(f"There is no branch {name!r}.", next="`strandline branch list` shows the branches.")

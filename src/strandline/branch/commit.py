@@ -25,7 +25,7 @@ from strandline.branch.rules.record import (
 )
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, item_pair
-from strandline.errors import Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable
+from strandline.errors import Advice, Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable
 from strandline.ids import CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.store import Tree
@@ -233,5 +233,7 @@ def _nothing(name: str, why: str) -> NothingToCommit:
     return NothingToCommit(
         f"There is nothing to commit on branch {name!r}. {why}",
         safe="The branch is as it was.",
-        next="Pass allow_empty=True to commit all the same.",
+        next=Advice(
+            "Pass allow_empty=True to commit all the same.", command="Add --allow-empty to commit all the same."
+        ),
     )

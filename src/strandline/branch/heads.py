@@ -26,7 +26,7 @@ from strandline.branch.staged import scan_staged
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import dropped, item_pair, put_item
 from strandline.branch.view import in_effect
-from strandline.errors import OutcomeUnknown, StoreUnavailable, UncommittedChanges, some_paths
+from strandline.errors import Advice, OutcomeUnknown, StoreUnavailable, UncommittedChanges, some_paths
 from strandline.ids import CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference, diff
@@ -257,7 +257,10 @@ def reset_head(at: BranchAt, head: CommitId, *, force: bool) -> None:
                 raise UncommittedChanges(
                     f"Branch {at.name!r} has uncommitted changes that would be lost: {some_paths(blockers)}.",
                     paths=blockers,
-                    next="Commit or discard them first, or pass force=True to lose them.",
+                    next=Advice(
+                        "Commit or discard them first, or pass force=True to lose them.",
+                        command="Commit or discard them first, or add --force to lose them.",
+                    ),
                 )
         why = Why("reset", stores.committer, stores.clock.now_us())
         if force:

@@ -27,6 +27,7 @@ from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.clock import Clock, backoff_s
 from strandline.errors import (
+    Advice,
     LockRateExceeded,
     LockRejected,
     LockTimeout,
@@ -169,7 +170,10 @@ def _fold_and_hold(at: BranchAt, seen: Seen, change: Change) -> BranchRecord:
             raise UncommittedChanges(
                 f"What is to be locked on branch {at.name!r} has uncommitted changes: {some_paths(dirty)}.",
                 paths=dirty,
-                next='Commit or discard them first, or take the lock with on_dirty="commit" or "discard".',
+                next=Advice(
+                    'Commit or discard them first, or take the lock with on_dirty="commit" or "discard".',
+                    command="Commit or discard them first, or add --on-dirty commit or --on-dirty discard.",
+                ),
             )
         compacted = None if tree.id == head.id else tree.ref
         put_item(stores, dropped(at.name, branch, applied))

@@ -75,7 +75,7 @@ def commit(
 def log(
     ref: RefArgument,
     graph: Annotated[bool, typer.Option("--graph", help="Draw branches and merges.")] = False,
-    amount: Annotated[int | None, typer.Option("--amount", "-n", help="The most commits to show.")] = None,
+    amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="The most commits to show.")] = None,
     first_parent: Annotated[bool, typer.Option("--first-parent", help="Do not go into what was merged.")] = False,
     path: Annotated[list[str] | None, typer.Option(help="Only commits that changed this path.")] = None,
     prefix: Annotated[

@@ -53,7 +53,7 @@ def ls(
     place: PlaceArgument,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Go into folders.")] = False,
     after: Annotated[str, typer.Option(help="Begin behind this path.")] = "",
-    amount: Annotated[int | None, typer.Option(help="The most to show.")] = None,
+    amount: Annotated[int | None, typer.Option(min=0, help="The most to show.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,14 +132,21 @@ def _put_folder(s: Session, branch: Branch, path: str, folder: Path) -> None:
 
 def get(
     place: PlaceArgument,
-    file: Annotated[str, typer.Argument(help="A local file or folder.")] = ".",
+    file: Annotated[str, typer.Argument(help="A local file or folder; - is standard output.")] = ".",
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Copy an object into a local file; `export` copies a folder."""
     with session(lake, as_json) as s:
         ref, path = s.place(place)
+        if file == "-":
+            with ref.open(path) as source:
+                shutil.copyfileobj(source, sys.stdout.buffer)
+            sys.stdout.buffer.flush()
+            return
         target = local_only(file, "A single object")
+        if file.endswith("/") and not target.is_dir():
+            raise UsageError(f"There is no folder {file!r}.", next="Make it first, or give the path of a file.")
         if target.is_dir():
             target = target / path.rpartition("/")[2]
         with s.out.progress(f"downloading {path}", in_bytes=True) as step:
@@ -243,7 +250,7 @@ def rm(
                 f"There is {'nothing below' if recursive else 'no object'} {path!r} on branch {branch.name!r}.",
                 next="`strandline ls` lists what there is.",
             )
-        s.out.say(f"Deleted {count:,} object{'s' * (count != 1)}.", {"deleted": count})
+        s.out.say(f"Deleted {counted(count, 'object')}.", {"deleted": count})
 
 
 def export(

@@ -97,6 +97,14 @@ def protect(
         s.out.rows(rules, ("pattern", "blocked", "writers"), "No branch is protected.")
 
 
+@app.command("default-branch")
+def default_branch(name: str, branch: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+    """Say which branch is meant where none is named; it cannot be deleted."""
+    with session(lake, as_json) as s:
+        s.repository(name).set_default_branch(branch)
+        s.out.say(f"The default branch of {name} is {branch}.", {"repository": name, "default_branch": branch})
+
+
 @app.command("read-only")
 def read_only(
     name: str,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,9 @@ from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv.pooled import ForkSafePool
 from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
 from strandline.redaction import SecretUrl
+
+# without a handler, Python prints its warnings: what they say is in the error of the call that waited
+logging.getLogger("psycopg.pool").addHandler(logging.NullHandler())
 
 POOL_MAX_CONNECTIONS = 16
 POOL_TIMEOUT_S = 10.0

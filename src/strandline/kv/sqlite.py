@@ -13,14 +13,16 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from os import getpid
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from strandline.errors import InvalidSettings, StoreUnavailable
+from strandline.errors import NOTHING_CHANGED, Corrupted, InvalidSettings, StorageError, StoreUnavailable
 from strandline.kv.fork_gate import FileId, Session, gate
 from strandline.kv.network_fs import network_file_system
+from strandline.kv.sqlite_reading import connect_reading, is_not_writable
 from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
 
 BUSY_TIMEOUT_S = 30.0
@@ -28,6 +30,9 @@ BUSY_TIMEOUT_S = 30.0
 GROUP_MAX_WRITES = 512
 WAL_CHECKPOINT_PAGES = 4_000
 CACHE_KIB = 32_768
+READ_ATTEMPTS = 10
+"""How often a read is repeated that another process's write came in between of."""
+DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _UPSERT = "INSERT INTO kv(k, v) VALUES (?, ?) ON CONFLICT(k) DO UPDATE SET v = excluded.v"
 _INSERT = "INSERT INTO kv(k, v) VALUES (?, ?) ON CONFLICT(k) DO NOTHING"
@@ -137,7 +142,7 @@ class SqliteStore(Store):
         if gate.is_shut and not gate.wait(session):
             raise _about_to_fork(self.path)
         if self._closed or (reads and session.connection is None):
-            session.connection = self._connect()
+            session.connection = self._connect(session)
 
     def _leave(self, session: Session) -> None:
         session.depth -= 1
@@ -152,12 +157,24 @@ class SqliteStore(Store):
             self._sessions.discard(session)
         session.depth -= 1
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, reader: Session | None = None) -> sqlite3.Connection:
+        """A connection: for the session of a reader, if it has to be so, one that only reads."""
         if self._closed:
             raise StoreUnavailable(f"The store {self.path} is closed.", happened="no", next="Open the lake again.")
         is_first = self._file is None
         try:
             self._refuse_lost()
+            connection = self._open_connection(is_first, reader)
+            if is_first:
+                self._file = _id_of(self.path)
+            gate.connections[connection] = _id_of(self.path)
+        except (sqlite3.Error, OSError) as error:
+            raise self._failed(error, "no") from error
+        return connection
+
+    def _open_connection(self, is_first: bool, reader: Session | None) -> sqlite3.Connection:
+        connection = None
+        try:
             # a file that is gone is not made anew beneath its users
             connection = sqlite3.connect(
                 f"file:{quote(str(self.path.absolute()))}?mode={'rwc' if is_first else 'rw'}",
@@ -173,10 +190,12 @@ class SqliteStore(Store):
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             if is_first:
                 connection.execute("CREATE TABLE IF NOT EXISTS kv (k BLOB PRIMARY KEY, v BLOB NOT NULL) WITHOUT ROWID")
-                self._file = _id_of(self.path)
-            gate.connections[connection] = _id_of(self.path)
-        except (sqlite3.Error, OSError) as error:
-            raise self._failed(error, "no") from error
+        except sqlite3.Error as error:
+            if connection is not None:
+                connection.close()
+            if reader is None or not is_not_writable(error) or not self.path.exists():
+                raise
+            connection, reader.unchanged = connect_reading(self.path, BUSY_TIMEOUT_S)
         return connection
 
     def _refuse_lost(self) -> None:
@@ -243,9 +262,15 @@ class SqliteStore(Store):
             if write.wake.locked():  # else it has been woken already, to lead
                 write.wake.release()
 
-    def _failed(self, error: sqlite3.Error | OSError, happened: str) -> StoreUnavailable:
+    def _failed(self, error: sqlite3.Error | OSError, happened: str) -> StorageError:
+        if getattr(error, "sqlite_errorcode", None) in DAMAGED:
+            return Corrupted(
+                f"{self.path} is damaged, or is not a database of SQLite: {error}.",
+                safe=NOTHING_CHANGED if happened == "no" else "It is unknown whether the write took effect.",
+                next="Restore a backup into a new lake (`strandline restore`); keep this file and what lies beside it.",
+            )
         advice = "Look at the disk, then repeat the call."
-        if "full" in str(error):
+        if "full" in str(error) or (is_not_writable(error) and self._is_disk_full()):
             advice = "Free some space on the disk, then repeat the call."
         elif "locked" in str(error):
             advice = f"Another process held the write lock for {BUSY_TIMEOUT_S:.0f} s; repeat the call."
@@ -256,6 +281,12 @@ class SqliteStore(Store):
             happened="no" if happened == "no" else "unknown",
             next=advice,
         )
+
+    def _is_disk_full(self) -> bool:
+        try:
+            return os.statvfs(self.path.parent).f_bavail == 0
+        except OSError:
+            return False
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -351,9 +382,9 @@ class SqliteStore(Store):
                 happened = "no"
             for write in group:
                 write.error = self._failed(error, happened)
-        except StoreUnavailable as error:
+        except StorageError as error:
             for write in group:
-                write.error = StoreUnavailable(error.what, happened=error.happened, safe=error.safe, next=error.next)
+                write.error = copy(error)
         except BaseException as error:
             # an interrupt of the leader: the others must not take their writes for done
             is_mine = session is not None and not session.is_lost
@@ -401,11 +432,13 @@ class SqliteStore(Store):
 
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         prefix = partition + b"\0"
-        self._run(_UPSERT, [(prefix + key, value) for key, value in pairs])
+        if rows := [(prefix + key, value) for key, value in pairs]:
+            self._run(_UPSERT, rows)
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         prefix = partition + b"\0"
-        self._run(_DELETE, [(prefix + key,) for key in keys])
+        if rows := [(prefix + key,) for key in keys]:
+            self._run(_DELETE, rows)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -413,6 +446,8 @@ class SqliteStore(Store):
         session = self._enter()
         try:
             row = session.connection.execute(_GET, (partition + b"\0" + key,)).fetchone()
+            if session.unchanged is not None:
+                (row,) = self._settled(session, _GET, (partition + b"\0" + key,), [row]) or (None,)
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
         finally:
@@ -426,6 +461,8 @@ class SqliteStore(Store):
         session = self._enter()
         try:
             rows = session.connection.execute(_SCAN, (partition + b"\0" + start, last, limit)).fetchall()
+            if session.unchanged is not None:
+                rows = self._settled(session, _SCAN, (partition + b"\0" + start, last, limit), rows)
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
         finally:
@@ -434,6 +471,21 @@ class SqliteStore(Store):
                 self._close_idle()
         cut = len(partition) + 1
         return Page([key[cut:] for key, _ in rows], [value for _, value in rows])
+
+    def _settled(self, session: Session, statement: str, arguments: Any, rows: list[Any]) -> list[Any]:
+        """What was read from a file as from one that nobody changes; read anew if somebody did."""
+        for _ in range(READ_ATTEMPTS):
+            if session.unchanged is None or session.unchanged.holds():
+                return rows
+            _close(session)
+            session.unchanged = None
+            session.connection = self._connect(session)
+            rows = session.connection.execute(statement, arguments).fetchall()
+        raise StoreUnavailable(
+            f"{self.path} kept changing while it was read.",
+            happened="no",
+            next="Repeat the call; with the right to write the folder, readers and writers go on beside each other.",
+        )
 
     def close(self) -> None:
         """Let go of the connections. A call under way ends as if nothing had happened, and lets go of its own."""

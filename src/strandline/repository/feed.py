@@ -15,7 +15,7 @@ from strandline.arguments import checked
 from strandline.branch.at import BranchAt
 from strandline.branch.reflog import read_moves
 from strandline.branch.rules.record import BranchRecord, HeadMove
-from strandline.errors import Conflict, OutcomeUnknown, UpperMismatch, UsageError
+from strandline.errors import Advice, Conflict, OutcomeUnknown, UpperMismatch, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
 from strandline.repository.core.of_branch import OfBranch
@@ -95,8 +95,11 @@ class Feed(OfBranch):
             raise Conflict(
                 f"The head of {self._at.name!r} moved {missing:,} times since changes were last recorded, and the "
                 f"reflog keeps {len(moves):,}.",
-                next="Record more often. To begin anew, delete the shard: repository.delete_shard("
-                f"{self.shard.name!r}).",
+                next=Advice(
+                    "Record more often. To begin anew, delete the shard: repository.delete_shard("
+                    f"{self.shard.name!r}).",
+                    command=f"Record more often. To begin anew: `strandline shard delete …/{self.shard.name}`.",
+                ),
             )
         oldest_first = moves[::-1][:MOVES_AT_ONCE]
         for number, move in enumerate(oldest_first, upper):

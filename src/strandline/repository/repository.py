@@ -16,7 +16,7 @@ from strandline.branch.locking import OnDirty
 from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord, TagRecord
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
-from strandline.errors import NotAllowed, RefNotFound, UsageError
+from strandline.errors import Advice, NotAllowed, RefNotFound, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
@@ -101,6 +101,12 @@ class Repository:
     def __repr__(self) -> str:
         return f"<Repository {self.name}>"
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Repository) and other._core.stores.repository_id == self._core.stores.repository_id
+
+    def __hash__(self) -> int:
+        return hash(self._core.stores.repository_id)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return self._core.reopen
 
@@ -133,7 +139,13 @@ class Repository:
         """
         found = self._core.open(name)
         if not isinstance(found, Branch):
-            raise RefNotFound(f"{name!r} is not a branch.", next="Use repository.ref() to read it.")
+            raise RefNotFound(
+                f"{name!r} is not a branch.",
+                next=Advice(
+                    "Use repository.ref() to read it.",
+                    command="Commands that change something take a branch; `strandline branch list` shows them.",
+                ),
+            )
         return found
 
     @property

@@ -51,6 +51,8 @@ from strandline.shards.state.state import ShardId
 BODY_MAX_BYTES = 64 << 20
 """A command describes what was written; the rows of small batches lie in it."""
 BODY_WITHIN_S = 10.0
+HEALTH_PATHS = frozenset((HEALTH_PATH, "/health", "/healthz", "/livez", "/readyz"))
+"""Ours, and those that load balancers and orchestrators try."""
 THREADS = 4 * MAX_COMMANDS_TOGETHER
 KEEP_ALIVE_S = 75
 BACKLOG = 1024
@@ -88,7 +90,7 @@ class ShardApp:
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
         work = {DECIDE_PATH: self.decide, MAINTAIN_PATH: self.maintain}.get(scope["path"])
-        if scope["path"] == HEALTH_PATH:
+        if scope["path"] in HEALTH_PATHS:
             return 200, b""
         if work is None:
             return 404, b""

@@ -16,7 +16,7 @@ from strandline.background import Background
 from strandline.blob.store import BlobStore
 from strandline.clock import Clock, Microseconds
 from strandline.envelope import decode, encode
-from strandline.errors import AlreadyExists, InvalidName, SchemaMismatch, ShardNotFound, UsageError
+from strandline.errors import Advice, AlreadyExists, InvalidName, SchemaMismatch, ShardNotFound, UsageError
 from strandline.forks import survives_forks
 from strandline.ids import new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
@@ -257,5 +257,8 @@ def _refuse_another(state: State, schema: pa.Schema | None, key: Sequence[str] |
     described = ", ".join(f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in held)
     raise SchemaMismatch(
         f"The shard {name!r} has another schema: {described}; key {', '.join(held_key)}.",
-        next="Open it without a schema, or change it with shard.evolve(…).",
+        next=Advice(
+            "Open it without a schema, or change it with shard.evolve(…).",
+            command="Name no columns to use it as it is, or take another name.",
+        ),
     )

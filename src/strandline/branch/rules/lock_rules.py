@@ -17,7 +17,7 @@ from strandline.branch.rules.ranges import Range, around, as_ranges, overlap, to
 from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord, Waiting, fold, refuse_read_only, seal
 from strandline.branch.rules.writers import is_last_started
 from strandline.clock import Microseconds
-from strandline.errors import LockLost, LockRateExceeded, LockRejected, RangeLocked, TooManyLocks
+from strandline.errors import Advice, LockLost, LockRateExceeded, LockRejected, RangeLocked, TooManyLocks
 from strandline.ids import StagingToken
 from strandline.tree.store import TreeRef
 
@@ -252,7 +252,10 @@ def _refuse_overlap(
         raise LockRejected(
             f"{told(request.ranges)} on branch {name!r} cannot be locked: {lock.owner!r} ({lock.description}) holds "
             f"{told(lock.ranges)}, lock {lock.id}.",
-            next="Wait for it with timeout_s=… (--wait on the command line). `strandline lock list` shows all locks.",
+            next=Advice(
+                "Wait for it with timeout_s. `strandline lock list` shows all locks.",
+                command="Wait for it with --wait SECONDS. `strandline lock list` shows all locks.",
+            ),
         )
     mine = [range for lock in kept if lock.id in own for range in lock.ranges]
     for one in branch.waiting:
@@ -263,7 +266,10 @@ def _refuse_overlap(
             raise LockRejected(
                 f"{told(request.ranges)} on branch {name!r} cannot be locked: {one.owner!r} has waited for "
                 f"{told(one.ranges)} longer.",
-                next="Wait for it with timeout_s=… (--wait on the command line).",
+                next=Advice(
+                    "Wait for it with timeout_s.",
+                    command="Wait for it with --wait SECONDS.",
+                ),
             )
 
 
@@ -363,7 +369,10 @@ def release(branch: BranchRecord, name: str, ids: Collection[str], under: Collec
     if whole is not None and whole.of_repository and whole.id in ids:
         raise LockRejected(
             f"Lock {whole.id} on branch {name!r} is that of the whole repository.",
-            next="End it for all branches: repository.unlock(), or `strandline lock release-repo`.",
+            next=Advice(
+                "End it for all branches: repository.unlock(), or `strandline lock release-repo`.",
+                command="End it for all branches: `strandline lock release-repo`.",
+            ),
         )
     if whole is not None and is_live(branch, whole) and whole.id not in ids and whole.id not in under:
         raise _locked_as_a_whole(whole, name)

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from strandline.branch.rules.ranges import Range
 from strandline.clock import Microseconds, from_us
-from strandline.errors import BranchProtected, RepositoryReadOnly
+from strandline.errors import Advice, BranchProtected, RepositoryReadOnly
 from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.tree.store import TreeRef
 
@@ -256,7 +256,10 @@ def refuse_read_only(branch: BranchRecord, name: str) -> None:
     if READ_ONLY in branch.blocked:
         raise RepositoryReadOnly(
             f"The repository of branch {name!r} is read-only.",
-            next="An administrator can make it writable: repository.set_read_only(False).",
+            next=Advice(
+                "An administrator can make it writable: repository.set_read_only(False).",
+                command="An administrator can make it writable: `strandline repo read-only --off`.",
+            ),
         )
 
 

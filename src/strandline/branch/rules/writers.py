@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from strandline.branch.rules.record import BranchRecord, WriterRecord, refuse_read_only
-from strandline.errors import BranchProtected, Fenced, InvalidName, NotAssigned, TransactionClosed
+from strandline.errors import Advice, BranchProtected, Fenced, InvalidName, NotAssigned, TransactionClosed
 from strandline.ids import CommitId
 
 MAX_WRITERS = 1_024
@@ -38,12 +38,18 @@ def refuse_other_node(branch: BranchRecord, name: str, node: str) -> None:
     if writer is not None and writer.node == RETIRED:
         raise NotAssigned(
             f"Writer {name!r} is retired: nothing begins under its name.",
-            next=f"Bring it back: branch.writers.assign({name!r}, ''), or take another name.",
+            next=Advice(
+                f"Bring it back: branch.writers.assign({name!r}, ''), or take another name.",
+                command=f"Bring it back: `strandline tx assign REPOSITORY/BRANCH {name} ''`, or take another name.",
+            ),
         )
     if writer is not None and writer.node and writer.node != node:
         raise NotAssigned(
             f"Writer {name!r} is assigned to node {writer.node!r}, and this is node {node!r}.",
-            next=f"Run it there, or assign it to this node: branch.writers.assign({name!r}, {node!r}).",
+            next=Advice(
+                f"Run it there, or assign it to this node: branch.writers.assign({name!r}, {node!r}).",
+                command=f"Run it there, or assign it: `strandline tx assign REPOSITORY/BRANCH {name} {node}`.",
+            ),
         )
 
 
@@ -53,7 +59,10 @@ def refuse_publisher(branch: BranchRecord, name: str, branch_name: str) -> None:
     if branch.blocked and name not in branch.publishers:
         raise BranchProtected(
             f"Branch {branch_name!r} is protected, and writer {name!r} is none of those that may publish to it.",
-            next=f"Name it in the protection: repository.protect(…, writers=[{name!r}]).",
+            next=Advice(
+                f"Name it in the protection: repository.protect(…, writers=[{name!r}]).",
+                command=f"Name it in the protection: `strandline repo protect … --writer {name}`.",
+            ),
         )
 
 
@@ -73,7 +82,10 @@ def to_forget(branch: BranchRecord, name: str) -> str | None:
     if not free:
         raise NotAssigned(
             f"The branch has {MAX_WRITERS} writers that are all assigned to nodes: there is no room for another name.",
-            next='Take one of them off: branch.writers.assign(name, "").',
+            next=Advice(
+                'Take one of them off: branch.writers.assign(name, "").',
+                command="Take one of them off: `strandline tx assign REPOSITORY/BRANCH WRITER ''`.",
+            ),
         )
     return min(free)[2]
 

@@ -162,7 +162,10 @@ def split_source(source: str) -> tuple[str, str]:
     if "\0" in source:
         raise NotFound(f"There is no folder {source!r}.", next="Give a folder, or a URL such as s3://bucket/prefix.")
     if "://" not in source:
-        folder = Path(source).resolve()
+        try:
+            folder = Path(source).resolve()
+        except (RuntimeError, OSError) as error:  # which of the two depends on the version of Python
+            raise NotFound(f"{source!r} is a link that leads to itself.", next="Give a folder.") from error
         if not folder.is_dir():
             raise NotFound(
                 f"There is no folder {source!r}.", next="Give a folder, or a URL such as s3://bucket/prefix."

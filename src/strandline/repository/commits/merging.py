@@ -9,7 +9,7 @@ from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import Compute, NewHead, set_head
 from strandline.branch.rules.record import Action, refuse_blocked
 from strandline.branch.view import uncommitted
-from strandline.errors import MergeConflict, NothingToMerge, UsageError, some_paths
+from strandline.errors import Advice, MergeConflict, NothingToMerge, UsageError, some_paths
 from strandline.ids import CommitId
 from strandline.repository.core.promises import pinned
 from strandline.repository.core.repository_core import RepositoryCore
@@ -112,7 +112,10 @@ def _parent(record: Commit, parent: int | None, verb: str) -> CommitId:
     if parent is None and len(record.parents) > 1:
         raise UsageError(
             f"Commit {record.id[:12]} is a merge with {len(record.parents)} parents.",
-            next="Say which parent's side it is compared with: parent=1 is the branch that was merged into.",
+            next=Advice(
+                "Say which parent's side it is compared with: parent=1 is the branch that was merged into.",
+                command="Say which parent's side it is compared with: --parent 1 is the branch that was merged into.",
+            ),
         )
     number = 1 if parent is None else parent
     if not 1 <= number <= len(record.parents):

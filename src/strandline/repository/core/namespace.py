@@ -16,7 +16,7 @@ from strandline.blob import BlobExists, BlobNotFound, BlobStore
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
-from strandline.errors import AlreadyExists, Contention, NotAllowed, StoreUnavailable
+from strandline.errors import Advice, AlreadyExists, Contention, NotAllowed, StoreUnavailable
 from strandline.ids import RepositoryId, new_id
 from strandline.kv.store import ABSENT, PredicateFailed
 
@@ -210,12 +210,12 @@ class Ownership:
         """
         self._look()
         if not despite_readers and (lakes := readers(self._stores.trees.blobs.own)):
+            way = f"Restore it again with the bytes; or, if it is gone, delete {READERS}<lake>.json, or collect"
             raise NotAllowed(
                 f"The storage namespace {self._stores.trees.blobs.own.url} is read by another lake as well: "
                 f"{', '.join(sorted(lakes))}. It was restored from a backup without the bytes of its objects.",
                 safe="Nothing was deleted.",
-                next=f"Restore it again with the bytes; or, if it is gone, delete {READERS}<lake>.json, or collect "
-                "with despite_readers=True (--despite-readers).",
+                next=Advice(f"{way} with despite_readers=True.", command=f"{way} with --despite-readers."),
             )
 
     def _look(self) -> tuple[bytes, Namespace, Marker]:

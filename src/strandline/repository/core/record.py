@@ -11,7 +11,7 @@ import msgspec
 from strandline.branch.rules.record import READ_ONLY, Action, LockRecord
 from strandline.branch.rules.writers import check_writer_name
 from strandline.clock import Microseconds
-from strandline.errors import UsageError
+from strandline.errors import Advice, UsageError
 from strandline.ids import RepositoryId
 from strandline.repository.core.retention import Retention
 
@@ -91,6 +91,9 @@ def check_protection(pattern: str, blocked: Iterable[str], writers: Iterable[str
     if unknown or not actions or not pattern:
         raise UsageError(
             f"A protection needs a pattern and some of the actions {', '.join(ACTIONS)}; got {pattern!r}, {actions}.",
-            next='For example: repository.protect("release-*", block=["stage", "commit"]).',
+            next=Advice(
+                'For example: repository.protect("release-*", block=["stage", "commit"]).',
+                command="For example: `strandline repo protect REPOSITORY 'release-*' --block stage --block commit`.",
+            ),
         )
     return Protection(pattern=pattern, blocked=actions, writers=tuple(sorted(map(check_writer_name, writers))))

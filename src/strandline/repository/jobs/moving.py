@@ -9,6 +9,7 @@ from strandline.arguments import checked
 from strandline.branch.locking import OnDirty
 from strandline.branch.rules.ranges import as_ranges, told
 from strandline.errors import (
+    Advice,
     Conflict,
     Corrupted,
     NotFound,
@@ -68,7 +69,10 @@ class Moving(RangeJob):
         if target._core.stores.repository_id == self._core.stores.repository_id:
             raise UsageError(
                 "Source and target are of one repository, where objects are renamed or merged without copying bytes.",
-                next="Use target.range_jobs.restore(what, source), then delete at the source.",
+                next=Advice(
+                    "Use target.range_jobs.restore(what, source), then delete at the source.",
+                    command="Use `strandline range restore`, then `strandline rm` at the source.",
+                ),
             )
         there = Moving(target._core, target._at)
         self._end_dead(f"{job} at the source")
@@ -82,7 +86,10 @@ class Moving(RangeJob):
                 raise Conflict(
                     f"{told(ranges)} on {target.place} is not empty: it holds {present[0]!r}.",
                     paths=[present[0]],
-                    next="Move to a branch that has nothing there, or replace it: replace=True (--replace).",
+                    next=Advice(
+                        "Move to a branch that has nothing there, or replace it: replace=True (--replace).",
+                        command="Move to a branch that has nothing there, or add --replace.",
+                    ),
                 )
             held = there._held(ranges, job, owner, timeout_s, on_dirty, text, digest(found))
             done = there._replace(held, job, ranges, tasks_of(self._core, found), [], progress, spark)

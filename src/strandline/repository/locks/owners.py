@@ -13,7 +13,7 @@ from strandline.arguments import checked
 from strandline.branch.rules.lock_rules import locks_of
 from strandline.branch.rules.record import BranchRecord
 from strandline.clock import Microseconds, from_us
-from strandline.errors import LockInvalid, LockRejected
+from strandline.errors import Advice, LockInvalid, LockRejected
 from strandline.operations import logged
 from strandline.repository.core.record import LockOwner, RepositoryRecord
 from strandline.repository.core.repository_core import RepositoryCore
@@ -110,8 +110,11 @@ class LockOwners(Results[OwnerInfo]):
             swap_record(self._core, lambda record: _marked(record, name, is_leaving=False))
             raise LockRejected(
                 f"Owner {name!r} holds locks on branch {', '.join(map(repr, where[:5]))}.",
-                next=f"Release them first: branch.locks.release_all({name!r}), or `strandline lock release … --owner "
-                f"{name}`.",
+                next=Advice(
+                    f"Release them first: branch.locks.release_all({name!r}), or `strandline lock release … --owner "
+                    f"{name}`.",
+                    command=f"Release them first: `strandline lock release … --owner {name}`.",
+                ),
             )
         swap_record(
             self._core,
@@ -155,8 +158,11 @@ def find_owner(core: RepositoryCore, name: str) -> LockOwner:
             return one
     raise LockInvalid(
         f"{name!r} is not registered as an owner of locks in {core.name!r}.",
-        next=f"Register it: repository.lock_owners.register({name!r}, 'what for'), or `strandline lock owner add "
-        f"{core.name} {name} 'what for'`.",
+        next=Advice(
+            f"Register it: repository.lock_owners.register({name!r}, 'what for'), or `strandline lock owner add "
+            f"{core.name} {name} 'what for'`.",
+            command=f"Register it: `strandline lock owner add {core.name} {name} 'what for'`.",
+        ),
     )
 
 

@@ -14,7 +14,7 @@ from strandline.branch.locking import Change, OnDirty, acquire
 from strandline.branch.rules.lock_rules import Request, inherit, without_locks
 from strandline.branch.rules.ranges import ALL
 from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord
-from strandline.errors import LockLost, LockRejected, RefNotFound, StrandlineError
+from strandline.errors import Advice, LockLost, LockRejected, RefNotFound, StrandlineError
 from strandline.ids import new_id
 from strandline.operations import logged
 from strandline.repository.core.record import RepositoryRecord
@@ -75,7 +75,10 @@ class RepositoryLock:
             if held is not None:
                 raise LockRejected(
                     f"Repository {record.name!r} is locked by {held.owner!r} ({held.description}), lock {held.id}.",
-                    next="Wait until it is released, or end it: repository.unlock().",
+                    next=Advice(
+                        "Wait until it is released, or end it: repository.unlock().",
+                        command="Wait until it is released, or end it: `strandline lock release-repo`.",
+                    ),
                 )
             return replace(record, lock=lock)
 

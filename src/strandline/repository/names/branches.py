@@ -28,6 +28,7 @@ from strandline.branch.token_queue import dropped, put_item
 from strandline.branch.transactions import forget_transactions
 from strandline.envelope import decode, encode
 from strandline.errors import (
+    Advice,
     AlreadyExists,
     NotAllowed,
     OutcomeUnknown,
@@ -109,7 +110,10 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
         raise OutcomeUnknown(
             error.what,
             safe=f"Branch {name!r} is there, and locked as long as it is not ready.",
-            next=f"create_branch({name!r}, …, exist_ok=True) makes it ready.",
+            next=Advice(
+                f"create_branch({name!r}, …, exist_ok=True) makes it ready.",
+                command="Make it once more; the same command makes it ready.",
+            ),
         ) from error
     return Target("branch", record.head, name, record.branch_id)
 
@@ -206,7 +210,10 @@ def delete_branch(core: RepositoryCore, name: str) -> CommitId:
     if name == settings.default_branch:
         raise NotAllowed(
             f"{name!r} is the default branch of {core.name!r} and cannot be deleted.",
-            next="Make another branch the default first: repository.set_default_branch(…).",
+            next=Advice(
+                "Make another branch the default first: repository.set_default_branch(…).",
+                command=f"Make another branch the default first: `strandline repo default-branch {core.name} BRANCH`.",
+            ),
         )
     cell = core.cell(name)
     attempts = Attempts(cell, "deletion")

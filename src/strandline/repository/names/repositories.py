@@ -15,7 +15,7 @@ from strandline.branch.stores import Stores
 from strandline.branch.token_queue import KEY_PREFIX, dropped, put_item, sweep
 from strandline.clock import Clock
 from strandline.envelope import decode, encode
-from strandline.errors import AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
+from strandline.errors import Advice, AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, check_repository_name, keys_below, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.repository.core import namespace
@@ -47,7 +47,10 @@ def _not_there(name: str, record: RepositoryRecord | None) -> RepositoryNotFound
     state = "is being deleted" if record is not None and record.state == "deleting" else "does not exist"
     return RepositoryNotFound(
         f"Repository {name!r} {state}.",
-        next="`strandline repo list` shows the repositories; create=True makes one.",
+        next=Advice(
+            "`strandline repo list` shows the repositories; create=True makes one.",
+            command="`strandline repo list` shows the repositories; `strandline repo create` makes one.",
+        ),
     )
 
 
@@ -111,7 +114,10 @@ def create_repository(
 
 def _taken(name: str) -> AlreadyExists:
     return AlreadyExists(
-        f"There is a repository {name!r} already.", next="Open it without create=True, or take another name."
+        f"There is a repository {name!r} already.",
+        next=Advice(
+            "Open it without create=True, or take another name.", command="Use it as it is, or take another name."
+        ),
     )
 
 
@@ -166,7 +172,13 @@ def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStore
     if raw is None or record is None or record.state == "deleted":
         raise _not_there(name, record)
     if record.read_only:
-        raise NotAllowed(f"Repository {name!r} is read-only.", next="Make it writable first: set_read_only(False).")
+        raise NotAllowed(
+            f"Repository {name!r} is read-only.",
+            next=Advice(
+                "Make it writable first: set_read_only(False).",
+                command=f"Make it writable first: `strandline repo read-only {name} --off`.",
+            ),
+        )
     if record.state == "active":
         marked = replace(record, state="deleting")
         try:

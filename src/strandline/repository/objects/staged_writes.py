@@ -22,7 +22,7 @@ from strandline.ids import check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
 from strandline.repository.core.physical import new_key, write_folder
 from strandline.repository.core.promises import announce_links, pinned
-from strandline.repository.core.texts import check_metadata
+from strandline.repository.core.texts import check_entries, check_metadata
 from strandline.repository.objects.branch_view import BranchView
 from strandline.repository.objects.moves import check_move, entries_below, moved
 from strandline.repository.objects.upload import Content, upload
@@ -118,6 +118,7 @@ class StagedWrites(BranchView):
         entry = Entry(
             physical_address, size, checksum, self._core.stores.clock.now_us(), content_type, check_metadata(metadata)
         )
+        check_entries([(path, entry)])
         announce_links(self._core.stores, [physical_address])
         blobs, key = self._core.resolver.resolve(physical_address)
         try:
@@ -141,6 +142,7 @@ class StagedWrites(BranchView):
             UsageError: a path occurs twice.
         """
         listed = entries if isinstance(entries, list) else list(entries)
+        check_entries(listed)
         announce_links(self._core.stores, [entry.physical_address for _, entry in listed])
         return self.stage_atomically(listed) if atomic else self.stage_each(listed)
 

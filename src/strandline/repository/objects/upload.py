@@ -14,14 +14,13 @@ from blake3 import blake3
 
 from strandline.errors import NotFound, UsageError
 from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.texts import check_metadata
+from strandline.repository.core.texts import check_content_type, check_metadata
 from strandline.tree.rows import Entry
 
 Content = bytes | bytearray | memoryview | str | Path | IO[bytes]
 """Bytes, text (as UTF-8), a path to a local file, or a binary file."""
 SPOOL_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
-CONTENT_TYPE_MAX_CHARS = 255
 
 
 def upload(
@@ -34,10 +33,7 @@ def upload(
 ) -> Entry:
     """Store content under a fresh physical key and make its entry. Nothing is staged yet."""
     text = check_metadata(metadata)
-    if content_type is not None and not (isinstance(content_type, str) and len(content_type) <= CONTENT_TYPE_MAX_CHARS):
-        raise UsageError(
-            f"The content type of {path!r} is none.", next=f"Use a text of at most {CONTENT_TYPE_MAX_CHARS} characters."
-        )
+    check_content_type(content_type, path)
     blobs = core.resolver.namespace
     digest = blake3()
     if isinstance(content, str):

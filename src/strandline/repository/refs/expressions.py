@@ -103,8 +103,9 @@ def _resolve_base(stores: Stores, commits: CommitLog, base: str, expression: str
         raise RefNotFound(
             f"The {record.was} {base!r} was deleted.", next="`strandline branch list` shows what is left."
         )
+    of = "" if base == expression else f" (in {expression!r})"
     raise RefNotFound(
-        f"There is no branch, tag or commit {base!r} (in {expression!r}).",
+        f"There is no branch, tag or commit {base!r}{of}.",
         next="`strandline branch list` and `strandline tag list` show what there is.",
     )
 

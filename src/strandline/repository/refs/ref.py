@@ -17,7 +17,7 @@ from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted
 from strandline.clock import Microseconds, to_us
 from strandline.engines import tables
-from strandline.errors import Corrupted, ObjectMissing, ObjectNotFound, UsageError
+from strandline.errors import Advice, Corrupted, ObjectMissing, ObjectNotFound, UsageError
 from strandline.ids import CommitId, check_path, prefix_end
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
@@ -60,6 +60,18 @@ class Ref:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._core.name}/{self.expression}>"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both read the same: the same commit, or the same creation of a branch, of the same repository."""
+        return isinstance(other, Ref) and type(other) is type(self) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[str, ...]:
+        target = self._target
+        what = target.commit if target.kind == "commit" else target.branch_id
+        return self._core.stores.repository_id, target.kind, what
 
     @property
     def place(self) -> str:
@@ -177,7 +189,10 @@ class Ref:
         if self._target.kind == "commit" and is_expired(stores, self.commit_id):
             return ObjectMissing(
                 f"Commit {self.commit_id[:12]} has expired, and the bytes of {info.path!r} were collected.",
-                next="Read a commit that is kept; pin one that has to be read for long: with ref.pin(): …",
+                next=Advice(
+                    "Read a commit that is kept; pin one that has to be read for long: with ref.pin(): …",
+                    command="Read a commit that is kept; `strandline gc retention` says for how long that is.",
+                ),
             )
         return ObjectMissing(
             f"The bytes of {info.path!r} in {self._core.name}/{self.expression} are gone: there is nothing at "
@@ -208,6 +223,8 @@ class Ref:
         """The history, newest first; filters are those of `LogFilter`, times may be written as in ref expressions."""
         now = self._core.stores.clock.now_us()
         paths, prefixes = ((text,) if isinstance(text, str) else tuple(text) for text in (paths, prefixes))
+        if amount is not None and amount < 0:
+            raise UsageError(f"A history of {amount} commits is not possible.", next="Use an amount of 0 or more.")
         wanted = LogFilter(first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount)
         return Log(self._core.commits, self.commit_id, wanted)
 

@@ -43,7 +43,7 @@ from strandline.repository.core.physical import (
     physical_suffix,
 )
 from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.texts import check_metadata
+from strandline.repository.core.texts import check_entries, check_metadata
 from strandline.repository.objects.writable import distinct_keys
 from strandline.repository.refs.exporting import check_local
 from strandline.repository.refs.expressions import Target
@@ -398,6 +398,7 @@ class Transaction(Publishing):
             return len(keys)
         self._refuse_closed()
         values = check_staged([entry for _, entry in listed])
+        check_entries(listed)
         for _, entry in listed:
             self._refuse_foreign(entry.physical_address)
         self._add(dict(zip(keys, values, strict=True)))
