@@ -372,7 +372,7 @@ def test_wrong_arguments_get_a_sentence(main: Branch, numbers: DataFrame, spark:
             main.table("t").to_spark(spark, where=where)
     for data in (None, [1], "text"):
         with pytest.raises(UsageError, match="Spark DataFrame"):
-            main.table("t").write(data)  # type: ignore[arg-type]
+            main.table("t").write(data)
 
 
 def test_an_exported_table_is_read_without_strandline(

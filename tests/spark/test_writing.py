@@ -130,7 +130,7 @@ def test_rows_outside_of_where_are_refused_and_nothing_changes(
     table = main.table("t")
     table.write(numbers, partition_by="month")
     before = names(main)
-    with pytest.raises(StorageError, match="does not fulfil month = 1"):
+    with pytest.raises(UsageError, match="does not fulfil 'month = 1'"):
         table.write(numbers, mode="overwrite", where="month = 1")
     for mode, where in (("append", "month = 1"), ("overwrite", "nope = 1"), ("overwrite", "month = = 1")):
         with pytest.raises(UsageError):

@@ -112,3 +112,60 @@ def arrow_type(kind: Any, column: str) -> pa.DataType:
     raise UsageError(
         f"Column {column!r} has the type {kind!r}, which only Spark reads.", next="Read the table with to_spark."
     )
+
+
+_SPARK = {kind: name for name, kind in _ARROW.items()} | {
+    # wider types of Spark's for those that it does not have, and other layouts of the same values
+    pa.uint8(): "short",
+    pa.uint16(): "integer",
+    pa.uint32(): "long",
+    pa.float16(): "float",
+    pa.large_string(): "string",
+    pa.string_view(): "string",
+    pa.large_binary(): "binary",
+    pa.binary_view(): "binary",
+    pa.date64(): "date",
+}
+
+
+def spark_fields(schema: pa.Schema) -> list[dict[str, Any]]:
+    """The columns of Arrow data as Spark's schema JSON has them.
+
+    Raises:
+        UsageError: a type has no values that a table could hold.
+    """
+    return [_spark_field(field, field.name) for field in schema]
+
+
+def _spark_field(field: pa.Field, column: str) -> dict[str, Any]:
+    return {"name": field.name, "type": spark_type(field.type, column), "nullable": field.nullable, "metadata": {}}
+
+
+def spark_type(kind: pa.DataType, column: str) -> Any:
+    """The type of Spark's schema JSON whose values hold those of an Arrow type."""
+    if kind in _SPARK:
+        return _SPARK[kind]
+    if pa.types.is_dictionary(kind):
+        return spark_type(kind.value_type, column)
+    if pa.types.is_timestamp(kind):
+        return "timestamp_ntz" if kind.tz is None else "timestamp"
+    if pa.types.is_fixed_size_binary(kind):
+        return "binary"
+    if pa.types.is_decimal(kind) and 1 <= kind.precision <= 38 and 0 <= kind.scale <= kind.precision:
+        return f"decimal({kind.precision},{kind.scale})"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        element = spark_type(kind.value_type, column)
+        return {"type": "array", "elementType": element, "containsNull": kind.value_field.nullable}
+    if pa.types.is_map(kind):
+        return {
+            "type": "map",
+            "keyType": spark_type(kind.key_type, column),
+            "valueType": spark_type(kind.item_type, column),
+            "valueContainsNull": kind.item_field.nullable,
+        }
+    if pa.types.is_struct(kind):
+        return {"type": "struct", "fields": [_spark_field(kind.field(at), column) for at in range(kind.num_fields)]}
+    raise UsageError(
+        f"Column {column!r} has the Arrow type {kind}, which tables do not hold.",
+        next="Cast it: unsigned 64-bit numbers to decimal(20, 0), times of day and durations to integers or text.",
+    )

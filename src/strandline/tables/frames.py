@@ -6,29 +6,25 @@ expression. Filters and column choices reach the files.
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
-from strandline.blob import BlobNotFound, is_absolute
+from strandline.blob import is_absolute
 from strandline.errors import StorageError, UsageError
+from strandline.tables.arrow_files import Describe, Files
 from strandline.tables.columns import arrow_type, kind_of
 from strandline.tables.condition import Condition
 from strandline.tables.record import TableRecord
-from strandline.tables.scan import TableFile, cut, vanished
+from strandline.tables.scan import TableFile
 from strandline.tables.values import partition_value
 
 if TYPE_CHECKING:
     from strandline.repository.core.repository_core import RepositoryCore
-
-
-Describe = Callable[[], str]
-"""Tells the table and its commit, if there is something to complain of."""
 
 
 def arrow_schema(record: TableRecord) -> pa.Schema:
@@ -49,7 +45,7 @@ def dataset_of(
     """
     schema = arrow_schema(record)
     file_format = _format(record, schema)
-    source = fs.PyFileSystem(_Files(core, files, place))
+    source = fs.PyFileSystem(Files(core, files, place))
     kinds = {field["name"]: kind_of(field) for field in record.fields}
     fragments = []
     for at, file in enumerate(files):
@@ -99,58 +95,6 @@ def _partition_scalar(field: pa.Field, text: str | None, kind: Any) -> pa.Scalar
     )
 
 
-class _Files(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
-    """The files of a scan for Arrow, by their number in it."""
-
-    def __init__(self, core: RepositoryCore, files: Sequence[TableFile], place: Describe) -> None:
-        self._core = core
-        self._files = files
-        self._place = place
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def get_type_name(self) -> str:
-        return "strandline-table"
-
-    def normalize_path(self, path: str) -> str:
-        return path
-
-    def _file(self, path: str) -> TableFile:
-        return self._files[int(path.partition("/")[0])]
-
-    def get_file_info(self, paths: Sequence[str]) -> list[fs.FileInfo]:
-        return [fs.FileInfo(path, fs.FileType.File, size=self._file(path).info.size) for path in paths]
-
-    def get_file_info_selector(self, selector: Any) -> NoReturn:
-        raise io.UnsupportedOperation("files are named one by one: nobody lists folders")
-
-    def open_input_file(self, path: str) -> Any:
-        file = self._file(path)
-        blobs, key = self._core.resolver.resolve(file.info.physical_address)
-        try:
-            local = blobs.local_path(key)
-            opened = pa.OSFile(local, "r") if local is not None else pa.PythonFile(blobs.open_read(key), mode="r")
-            if opened.size() != file.info.size:
-                raise cut(file, self._place(), opened.size())
-            return opened
-        except (BlobNotFound, FileNotFoundError):
-            raise vanished(file, self._place()) from None
-
-    def open_input_stream(self, path: str) -> Any:
-        return self.open_input_file(path)
-
-    def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
-        """PyArrow demands that a handler has these; a scan, which alone sees this one, calls none of them."""
-        raise io.UnsupportedOperation("the files of a table are only read here")
-
-    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
-    move = copy_file = open_output_stream = open_append_stream = _refuse
-
-
 class _Streamed(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
     """A dataset for DuckDB, which reads scans as streams: see `_Scan`."""
 
@@ -162,7 +106,7 @@ class _Scan:
     """A scanner whose stream begins without Python's lock.
 
     PyArrow's own `Scanner.to_reader` (26.0) keeps Python's lock while it starts the scan. A thread of Arrow that opens
-    one of `_Files` wants that lock, and has one that the start of the scan wants: the process stands still for ever.
+    one of `Files` wants that lock, and has one that the start of the scan wants: the process stands still for ever.
     DuckDB reads datasets by that call. `to_batches` and all others let the lock go.
     """
 
@@ -199,7 +143,7 @@ def _json_batches(
     stored = [schema.field(field["name"]) for field in record.stored]
     parsed = pa.schema([field.with_type(pa.string()) if _is_text(field.type) else field for field in stored])
     options = json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="ignore")
-    source = fs.PyFileSystem(_Files(core, files, place))
+    source = fs.PyFileSystem(Files(core, files, place))
     for at, file in enumerate(files):
         if not file.info.size:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    InProcess: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | duckdb.DuckDBPyRelation
+    Rows: TypeAlias = DataFrame | InProcess | polars.DataFrame | polars.LazyFrame | pandas.DataFrame
+
 
 class WriteResult(msgspec.Struct, frozen=True):
     """What a write did: it is staged as a whole, and part of the next commit.
@@ -46,7 +49,7 @@ class WriteResult(msgspec.Struct, frozen=True):
     Attributes:
         files, bytes, rows: that were written; rows is None if they were not counted.
         changes: paths that were added, replaced or deleted.
-        spark_seconds: time in which Spark wrote the files.
+        engine_seconds: time in which the engine, Spark or Arrow, wrote the files.
         strandline_seconds: all other time: planning, listing, statistics, syncing, staging.
     """
 
@@ -54,7 +57,7 @@ class WriteResult(msgspec.Struct, frozen=True):
     bytes: int
     rows: int | None
     changes: int
-    spark_seconds: float
+    engine_seconds: float
     strandline_seconds: float
 
 
@@ -269,7 +272,7 @@ class Table:
     @logged("write table")
     def write(
         self,
-        data: DataFrame,
+        data: Rows,
         mode: WriteMode = "append",
         *,
         where: str | None = None,
@@ -283,9 +286,11 @@ class Table:
         message: str | None = None,
         writer: str | None = None,
     ) -> WriteResult:
-        """Write a Spark DataFrame; all of it appears on the branch at one instant, staged; or with its transaction.
+        """Write rows; all of them appear on the branch at one instant, staged; or with its transaction.
 
         Args:
+            data: a Spark DataFrame, which Spark writes; or rows of this process, which Arrow writes in the same
+                layout: an Arrow table, record batch or reader, a Polars or pandas frame, or a DuckDB relation.
             mode: "append" adds files; "overwrite" replaces all; "overwrite_partitions" replaces the partitions that
                 the data has rows for.
             where: with "overwrite", replace only the rows that this condition is true for; it has to be true for each
@@ -296,8 +301,9 @@ class Table:
             options: of the format, as Spark names them; decided by the first write.
             statistics: columns whose least and greatest values are kept, so that reads skip files; by default the
                 first 32. Parquet has them in its footers; other formats are read once more for them, unless it is [].
-            target_file_bytes: shuffle the data so that files become about this big; by default Spark writes a file
-                for each partition of the data.
+            target_file_bytes: how big files become, about, by the size of their rows in memory. Spark shuffles the data
+                for it, and by default writes a file for each partition of it; Arrow by default writes one file for each
+                partition of the table.
             if_changed: in a transaction, what an overwrite does when it is published if others have changed what it
                 replaces since the transaction was begun: "fail", or "replace" their changes too.
             message: makes the write a transaction of its own, which is published at once as a commit with this message,
@@ -305,9 +311,9 @@ class Table:
             writer: of that transaction; by default this thread. Two writes under one name fence each other.
 
         Raises:
-            SchemaMismatch: the columns are not the table's. Spark has written nothing.
+            SchemaMismatch: the columns are not the table's, or a value does not fit its column's type.
             Conflict: somebody else made or changed the table since the write began. Nothing of this write is visible.
-            StorageError: Spark failed. Nothing of this write is visible.
+            StorageError: the engine failed. Nothing of this write is visible.
         """
         if message is None and writer is not None:
             raise UsageError(
@@ -335,8 +341,9 @@ class Table:
                 return Table(transaction, self.path)._write(data, wanted)
         return self._write(data, wanted)
 
-    def _write(self, data: DataFrame, options: WriteOptions) -> WriteResult:
-        written: WriteResult = engine("spark").write_table(self, data, options)
+    def _write(self, data: Rows, options: WriteOptions) -> WriteResult:
+        writer = engine("spark") if hasattr(data, "sparkSession") else import_module("strandline.tables.arrow_rows")
+        written: WriteResult = writer.write_table(self, data, options)
         return written
 
 

@@ -1,0 +1,311 @@
+"""Rows of this process as the source of a write: Arrow writes the files, in the layout that Spark gives them.
+
+Whatever has Arrow's stream interface is taken: tables and readers of PyArrow, frames of Polars and pandas, relations of
+DuckDB. A stream is written as it comes; nothing holds all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow import fs
+
+from strandline.errors import SchemaMismatch, StorageError, StrandlineError, UsageError
+from strandline.ids import new_id
+from strandline.tables.arrow_files import Uploads
+from strandline.tables.columns import Kind, arrow_type, kind_of, spark_fields
+from strandline.tables.condition import Condition
+from strandline.tables.frames import arrow_schema, rows_of
+from strandline.tables.layout import NULL_PARTITION
+from strandline.tables.record import Field, TableRecord, WriteOptions
+from strandline.tables.scan import TableFile
+from strandline.tables.statistics import Statistics
+from strandline.tables.table import Table, WriteResult
+from strandline.tables.writing import outside, write_rows
+
+GROUP_MIN_ROWS = 128 << 10
+GROUP_MAX_ROWS = 1 << 20
+OPEN_FILES_MAX = 512
+PARTITIONS_MAX = 100_000
+COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none", "uncompressed")
+DEFAULT_COMPRESSION = "snappy"
+"""Spark's, too."""
+_ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
+"""What Spark escapes in the name of a partition's folder."""
+_UNFIT_PARTITIONS = ("binary",)
+
+
+def write_table(table: Table, data: object, options: WriteOptions) -> WriteResult:
+    """Write rows of this process; see `Table.write`."""
+    return write_rows(table, rows_from(data), options)
+
+
+def rows_from(data: object) -> ArrowRows:
+    """The rows of whatever holds some.
+
+    Raises:
+        UsageError: it does not, or a column has a type that tables do not hold.
+    """
+    module = type(data).__module__.partition(".")[0]
+    if module == "polars" and hasattr(data, "collect"):
+        data = data.collect()
+    if module == "pandas" and hasattr(data, "index"):
+        data = _from_pandas(data)
+    if isinstance(data, pa.RecordBatch):
+        data = pa.Table.from_batches([data])
+    if isinstance(data, pa.Table):
+        return ArrowRows(data.schema, data.to_batches)
+    if module in ("duckdb", "_duckdb") and hasattr(data, "to_arrow_reader"):
+        data = data.to_arrow_reader(GROUP_MIN_ROWS)
+    if isinstance(data, pa.RecordBatchReader):
+        return ArrowRows(data.schema, lambda: data)
+    try:
+        reader = pa.RecordBatchReader.from_stream(data)
+    except (pa.ArrowException, TypeError) as error:
+        raise UsageError(
+            f"A table cannot be written from {type(data).__module__}.{type(data).__name__}.",
+            next="Give a Spark DataFrame, an Arrow table or record batch reader, a Polars or pandas frame, or a DuckDB "
+            "relation.",
+        ) from error
+    return ArrowRows(reader.schema, lambda: reader)
+
+
+def _from_pandas(frame: Any) -> pa.Table:
+    if any(name is not None for name in frame.index.names):
+        raise UsageError(
+            f"The frame has the index {list(frame.index.names)}, which is not a column.",
+            next="Make columns of it with reset_index(), or drop it with reset_index(drop=True).",
+        )
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise UsageError(
+            f"The frame has a column that Arrow cannot hold: {_reason(error)}.", next="Give it one type of values."
+        ) from error
+
+
+class ArrowRows:
+    """A stream of record batches as the source of a write; it is read once.
+
+    Args:
+        schema: of the batches.
+        batches: gives the batches, once.
+    """
+
+    engine = "Arrow"
+    zone = "UTC"
+
+    def __init__(self, schema: pa.Schema, batches: Callable[[], Iterable[pa.RecordBatch]]) -> None:
+        self._schema = schema
+        self._batches = batches
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        return spark_fields(self._schema)
+
+    def fitted(self, record: TableRecord) -> ArrowRows:
+        _refuse_unfit(record)
+        wanted = arrow_schema(record)
+        held = {name: at for at, name in enumerate(self._schema.names)}
+        if self._schema.equals(wanted):
+            return self
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in self._batches():
+                columns = [
+                    _cast(batch.column(held[one.name]), one) if one.name in held else pa.nulls(len(batch), one.type)
+                    for one in wanted
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=wanted)
+
+        return ArrowRows(wanted, batches)
+
+    def replacing(
+        self, table: Table, record: TableRecord, where: str, condition: Condition, partly: Sequence[TableFile]
+    ) -> ArrowRows:
+        is_true = pc.coalesce(condition.arrow(), pc.scalar(False))
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for batch in self._batches():
+                if len(batch.filter(is_true)) != len(batch):
+                    raise outside(where)
+                yield batch
+            if partly:
+                for batch in rows_of(table.ref._core, record, partly, table._describe, None, None):
+                    yield batch.filter(~is_true)
+
+        return ArrowRows(self._schema, batches)
+
+    def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
+        folders = _Folders(record)
+        store = table.ref._core.resolver.namespace
+        place = store.local_path(prefix)
+        most_rows = 0
+        batches = iter(self._batches())
+        failed: list[Exception] = []
+
+        def arranged() -> Iterator[pa.RecordBatch]:
+            try:
+                if first is not None:
+                    yield folders.arranged(first)
+                for batch in batches:
+                    yield folders.arranged(batch)
+            except Exception as error:
+                failed.append(error)  # Arrow would wrap it
+                raise
+
+        try:
+            first = next(batches, None)
+            if target_file_bytes is not None and first is not None and len(first):
+                most_rows = max(1, target_file_bytes * len(first) // max(1, first.nbytes))
+            ds.write_dataset(
+                arranged(),
+                place or prefix,
+                schema=folders.schema,
+                format=ds.ParquetFileFormat(),
+                file_options=_file_options(record),
+                partitioning=folders.partitioning,
+                filesystem=fs.LocalFileSystem() if place else fs.PyFileSystem(Uploads(store, failed)),
+                basename_template=f"part-{{i}}-{new_id()}.parquet",
+                max_partitions=PARTITIONS_MAX,
+                max_open_files=OPEN_FILES_MAX,
+                max_rows_per_file=most_rows,
+                min_rows_per_group=min(GROUP_MIN_ROWS, most_rows or GROUP_MIN_ROWS),
+                max_rows_per_group=min(GROUP_MAX_ROWS, most_rows or GROUP_MAX_ROWS),
+                existing_data_behavior="overwrite_or_ignore",
+            )
+        except Exception as error:
+            _fail(failed[0] if failed else error, table)
+
+    def statistics(
+        self, table: Table, record: TableRecord, files: Sequence[TableFile], columns: Mapping[str, Kind]
+    ) -> dict[str, Statistics]:
+        return {}  # what is written here has footers
+
+
+def _fail(error: Exception, table: Table) -> NoReturn:
+    if isinstance(error, StrandlineError):
+        raise error
+    raise StorageError(
+        f"Arrow failed to write table {table.path!r}: {_reason(error)}.",
+        safe="Nothing of it is visible on the branch.",
+        next="Look at the data and at the disk, then write again.",
+    ) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+
+
+def _refuse_unfit(record: TableRecord) -> None:
+    """Refuse a table that only Spark writes, before anything is written."""
+    if record.file_format != "parquet":
+        raise UsageError(
+            f"Tables in {record.file_format} are written by Spark only.",
+            next="Write a Spark DataFrame, or keep the table in Parquet.",
+        )
+    for name, value in record.options.items():
+        if name.lower() != "compression":
+            raise UsageError(
+                f"The table has the option {name!r}, which only Spark knows to write by.",
+                next="Write a Spark DataFrame.",
+            )
+        if value.lower() not in COMPRESSIONS:
+            raise UsageError(
+                f"{value!r} is not a compression that Arrow writes.", next=f"Use one of {', '.join(COMPRESSIONS)}."
+            )
+    for field in record.fields:
+        arrow_type(field["type"], field["name"])
+        if field["name"] in record.partition_by and kind_of(field) in (None, *_UNFIT_PARTITIONS):
+            raise UsageError(
+                f"Column {field['name']!r} is of type {field['type']}, which has no folder names here.",
+                next="Partition by another column, or write a Spark DataFrame.",
+            )
+
+
+def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type.equals(field.type):
+        return column
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowException, TypeError) as error:
+        raise SchemaMismatch(
+            f"A value of column {field.name!r} does not fit its type, {field.type}: {_reason(error)}.",
+            safe="Nothing of the write is visible on the branch.",
+            next="Round or cast the column first.",
+        ) from error
+
+
+def _file_options(record: TableRecord) -> Any:
+    named = {name.lower(): value.lower() for name, value in record.options.items()}
+    compression = named.get("compression", DEFAULT_COMPRESSION)
+    return ds.ParquetFileFormat().make_write_options(
+        compression="none" if compression == "uncompressed" else compression,
+        write_page_checksum=True,
+        store_schema=False,
+        coerce_timestamps="us",
+    )
+
+
+# --- folders of partitions --------------------------------------------------------------------------------------------
+
+
+class _Folders:
+    """Puts the name of its folder beside each row, for each partition column: Arrow then only sorts rows into folders.
+
+    Arrow's own names of partitions are not Spark's, and a partition that has two names is two partitions to a merge.
+    """
+
+    def __init__(self, record: TableRecord) -> None:
+        schema = arrow_schema(record)
+        self._stored = [field["name"] for field in record.stored]
+        self._columns = record.partition_by
+        self._known: list[dict[Any, str]] = [{} for _ in self._columns]
+        folders = [pa.field(f"folder {at}", pa.string()) for at in range(len(self._columns))]
+        self.schema = pa.schema([*(schema.field(name) for name in self._stored), *folders])
+        self.partitioning = ds.DirectoryPartitioning(pa.schema(folders), segment_encoding="none") if folders else None
+
+    def arranged(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = [batch.column(name) for name in self._stored]
+        for name, known in zip(self._columns, self._known, strict=True):
+            column = batch.column(name).dictionary_encode(null_encoding="encode")
+            names = [_folder(name, value, known) for value in _texts(column.dictionary)]
+            columns.append(pa.array(names, pa.string()).take(column.indices))
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+
+def _texts(values: pa.Array) -> list[str | None]:
+    """Values as Spark writes them in the names of folders, in UTC."""
+    kind = values.type
+    if pa.types.is_floating(kind):
+        return [None if value is None else _spelled(value) for value in values.to_pylist()]
+    if pa.types.is_timestamp(kind):
+        plain = values.cast(pa.timestamp("us"))
+        found: list[str | None] = pc.strftime(plain, format="%Y-%m-%d %H:%M:%S").to_pylist()
+        return [None if text is None else text.rstrip("0").rstrip(".") if "." in text else text for text in found]
+    texts: list[str | None] = values.cast(pa.string()).to_pylist()
+    return texts
+
+
+def _spelled(value: float) -> str:
+    if value != value:
+        return "NaN"
+    if value in (float("inf"), float("-inf")):
+        return "Infinity" if value > 0 else "-Infinity"
+    return repr(value)
+
+
+def _folder(column: str, text: str | None, known: dict[Any, str]) -> str:
+    if text not in known:
+        value = NULL_PARTITION if text in (None, "") else _escaped(str(text))
+        known[text] = f"{_escaped(column)}={value}"
+    return known[text]
+
+
+def _escaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]):02X}", text)

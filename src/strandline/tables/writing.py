@@ -1,0 +1,313 @@
+"""Writing a table: an engine writes files into a private folder, and one attach makes all of it visible, or nothing.
+
+The plan is the same whoever writes: which record the table has afterwards, which files go, what may not have changed.
+An engine brings the rows (`Source`): Spark, or Arrow in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from strandline.blob import BlobInfo, BlobNotFound
+from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
+from strandline.errors import Conflict, StorageError, UsageError
+from strandline.parallel import in_parallel
+from strandline.repository.objects.upload import upload
+from strandline.repository.objects.writable import Overwrite, Writable
+from strandline.repository.refs.results import as_info
+from strandline.tables.columns import Kind
+from strandline.tables.condition import Condition, must_match
+from strandline.tables.layout import (
+    OVERWRITE_NAME,
+    is_data_file,
+    is_hidden,
+    partition_folders,
+    partition_values,
+)
+from strandline.tables.record import (
+    RECORD_NAME,
+    Field,
+    TableRecord,
+    WriteMode,
+    WriteOptions,
+    encode_record,
+    plan_record,
+)
+from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key
+from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
+from strandline.tables.table import Table, WriteResult
+from strandline.tree.rows import Entry
+
+CONTENT_TYPES = {
+    "parquet": "application/vnd.apache.parquet",
+    "orc": "application/vnd.apache.orc",
+    "avro": "application/vnd.apache.avro",
+    "json": "application/x-ndjson",
+    "csv": "text/csv",
+}
+MIN_FILE_BYTES = 1 << 20
+
+
+class Source(Protocol):
+    """The rows of a write, and the engine that writes them."""
+
+    @property
+    def engine(self) -> str:
+        """Its name, for sentences."""
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """The columns, as Spark's schema JSON has them."""
+
+    @property
+    def zone(self) -> str:
+        """The time zone of a moment without one in the text of a condition."""
+
+    def fitted(self, record: TableRecord) -> Source:
+        """The rows with the table's columns, in its order, narrower types widened and missing columns null."""
+
+    def replacing(
+        self, table: Table, record: TableRecord, where: str, condition: Condition, partly: Sequence[TableFile]
+    ) -> Source:
+        """The rows, each of which has to fulfil a condition, and those of some files that do not fulfil it."""
+
+    def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
+        """Write files below a key of the repository's namespace, in the folders of their partitions.
+
+        Raises:
+            UsageError: a row does not fulfil the condition, or a value does not fit.
+            StorageError: the engine failed.
+        """
+
+    def statistics(
+        self, table: Table, record: TableRecord, files: Sequence[TableFile], columns: Mapping[str, Kind]
+    ) -> dict[str, Statistics]:
+        """What is known of the files of a format without footers, by physical address; of some perhaps nothing."""
+
+
+def write_rows(table: Table, rows: Source, options: WriteOptions) -> WriteResult:
+    """Let an engine write files, and stage them with all that the options say; see `Table.write`."""
+    branch = table.ref
+    if not isinstance(branch, Writable):
+        raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
+    if branch.is_repeat:
+        return WriteResult(files=0, bytes=0, rows=0, changes=0, engine_seconds=0.0, strandline_seconds=0.0)
+    with branch.writing():
+        return _write(table, branch, rows, options)
+
+
+def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) -> WriteResult:
+    started = time.monotonic()
+    most = options.target_file_bytes
+    if most is not None and most < MIN_FILE_BYTES:
+        raise UsageError(f"Files of {most:,} bytes are too small.", next="Use at least 1 MiB.")
+    held_info, held = table._find_record()
+    if held is None:
+        _refuse_bad_place(branch, table)
+    record = plan_record(held, rows.fields, options, table.path)
+    rows = rows.fitted(record)
+    replaced = _whole(options.mode, record)
+    if options.where is not None:
+        rows, replaced = _replace_where(table, rows, options.mode, held, record, options.where)
+    core = branch._core
+    prefix = branch._new_folder()
+    engine_started = time.monotonic()
+    try:
+        rows.write(table, record, prefix, most)
+        engine_seconds = time.monotonic() - engine_started
+        files = _written(table, record, prefix, rows.engine)
+        # before anything refers to them, the files must be as durable as all else
+        core.resolver.namespace.sync([file.info.physical_address for file in files])
+        statistics = _statistics(rows, table, record, files)
+    except (StorageError, BlobNotFound) as error:
+        branch.refuse_doomed(error)  # what is gone may have been collected: then it is doomed, not damaged
+        if isinstance(error, BlobNotFound):
+            raise StorageError(
+                f"A file that {rows.engine} has just written for table {table.path!r} is gone: {error}.",
+                safe="Nothing of it is visible on the branch.",
+                next="Write again.",
+            ) from error
+        raise
+    entries = [(file.info.path, _entry(file, statistics)) for file in files]
+    if held != record:
+        entry = upload(core, branch._new_key(RECORD_NAME), RECORD_NAME, encode_record(record), "application/json", None)
+        entries.append((table.record_path, entry))
+    folders = {partition_folders(file.relative) for file in files}
+    partitions = {partition_key(file.relative, record) for file in files}
+    if replaced is not None:
+        body = json.dumps({"write": prefix.rpartition("=")[2]}).encode()
+        marker = upload(core, branch._new_key(OVERWRITE_NAME), OVERWRITE_NAME, body, "application/json", None)
+        marked = folders | replaced.folders
+        entries += [("/".join((table.path, *parts, OVERWRITE_NAME)), marker) for parts in sorted(marked)]
+
+    def is_kept(path: str, entry: Entry) -> bool:
+        assert replaced is not None
+        relative = path[len(table.prefix) :]
+        return relative == RECORD_NAME or replaced.is_kept(relative, entry, partitions)
+
+    overwrite = None
+    if replaced is not None:
+        taken = [table.prefix + relative for relative in replaced.taken]
+        overwrite = Overwrite(below=table.prefix, keep=is_kept, present=taken, if_changed=options.if_changed)
+    expect = {table.record_path: None if held_info is None else held_info.checksum}
+    changes = waiting_for_locks(
+        core.stores.clock, LOCK_PATIENCE_S, lambda: branch.stage_atomically(entries, overwrite, expect)
+    )
+    counted = [statistics.get(file.info.physical_address) for file in files]
+    rows_written = None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
+    size_bytes = sum(file.info.size for file in files)
+    branch._wrote(len(files), rows_written, size_bytes)
+    return WriteResult(
+        files=len(files),
+        bytes=size_bytes,
+        rows=rows_written,
+        changes=changes,
+        engine_seconds=engine_seconds,
+        strandline_seconds=time.monotonic() - started - engine_seconds,
+    )
+
+
+def _refuse_bad_place(branch: Writable, table: Table) -> None:
+    """Refuse a new table where an object is, inside another table, or around one."""
+    if branch.exists(table.path):
+        raise UsageError(f"{table.path!r} is an object, so it cannot be a table.", next="Take another path.")
+    parts = table.path.split("/")
+    inside = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
+    around = [found.path for found in branch.list(table.prefix) if found.path.endswith("/" + RECORD_NAME)]
+    tables = [path for path in inside if branch.exists(f"{path}/{RECORD_NAME}")] + around
+    if tables:
+        other = tables[0].removesuffix("/" + RECORD_NAME)
+        raise UsageError(
+            f"{table.path!r} and the table {other!r} would lie one in the other.", next="Take another path."
+        )
+
+
+# --- what a write takes away ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """What a write takes away.
+
+    Attributes:
+        folders: partition folders that it takes something from, besides those that it writes to.
+        is_kept: whether an object below the table stays, by its relative path, entry, and the partitions written to.
+        taken: relative paths of files whose rows were read to be written again, or that are dropped unread.
+    """
+
+    folders: frozenset[tuple[str, ...]]
+    is_kept: Callable[[str, Entry, set[PartitionKey]], bool]
+    taken: Collection[str] = ()
+
+
+def _whole(mode: WriteMode, record: TableRecord) -> _Replaced | None:
+    if mode == "append":
+        return None
+    if mode == "overwrite":
+        return _Replaced(frozenset({()}), lambda relative, entry, written: False)
+    return _Replaced(frozenset(), lambda relative, entry, written: partition_key(relative, record) not in written)
+
+
+def _replace_where(
+    table: Table, rows: Source, mode: WriteMode, held: TableRecord | None, record: TableRecord, where: str
+) -> tuple[Source, _Replaced]:
+    """The rows to write, and the files to take away, when those that a condition is true for are replaced."""
+    from strandline.tables.condition_text import parse_condition  # noqa: PLC0415 - loads a SQL parser
+
+    if mode != "overwrite" or held is None or held.fields != record.fields:
+        raise UsageError(
+            "where= replaces rows of a table that exists, with its own columns.",
+            next='Use it with mode="overwrite", and change the schema in another write.',
+        )
+    condition = parse_condition(where, record, rows.zone)
+    pruning = Pruning(record, condition)
+    known = {file.relative: file for file in table._files(record)}
+    touched = pruning.needed(known.values())
+    partly = [file for file in touched if not must_match(condition, pruning.spans(file))]
+    rows = rows.replacing(table, record, where, condition, partly)
+    gone = {file.relative: file.info.physical_address for file in touched}
+
+    def is_kept(relative: str, entry: Entry, _: set[PartitionKey]) -> bool:
+        if relative in gone:
+            if entry.physical_address != gone[relative]:
+                raise _changed(table, relative)
+            return False
+        if relative not in known and is_data_file(relative, record.file_format):
+            info = as_info(table.prefix + relative, entry)
+            file = TableFile(info, relative, partition_values(relative, record.partition_by))
+            if pruning.needed([file]):
+                raise _changed(table, relative)
+        return True
+
+    return rows, _Replaced(frozenset(partition_folders(relative) for relative in gone), is_kept, gone)
+
+
+def outside(where: str) -> UsageError:
+    """What a write says of rows that do not fulfil its condition: they would be there twice after the next one."""
+    return UsageError(
+        f"A row of the data does not fulfil {where!r}.",
+        safe="Nothing of it is visible on the branch.",
+        next="Take these rows out, or replace more with another condition.",
+    )
+
+
+def _changed(table: Table, relative: str) -> Conflict:
+    path = table.prefix + relative
+    return Conflict(
+        f"{path!r} was added or changed by somebody else while rows like its own were being replaced.",
+        paths=[path],
+        next="Nothing of this write is visible; write again to replace these rows as well.",
+    )
+
+
+# --- what the engine left ---------------------------------------------------------------------------------------------
+
+
+def _written(table: Table, record: TableRecord, prefix: str, engine: str) -> list[TableFile]:
+    """The files of a write that belong to the table; what else lies there stays invisible."""
+    found = []
+    for blob in table.ref._core.resolver.namespace.list(prefix + "/"):
+        relative = blob.key[len(prefix) + 1 :]
+        if is_data_file(relative, record.file_format):
+            info = as_info(table.prefix + relative, _plain_entry(blob, record))
+            found.append(TableFile(info, relative, partition_values(relative, record.partition_by)))
+        elif not is_hidden(relative):
+            raise StorageError(
+                f"{engine} wrote a file that is none of the table's {record.file_format} files: {relative!r}.",
+                safe="Nothing of the write is visible on the branch.",
+                next="Look at the options of the format, such as its compression.",
+            )
+    return sorted(found, key=lambda file: file.relative)
+
+
+def _plain_entry(blob: BlobInfo, record: TableRecord) -> Entry:
+    content_type = CONTENT_TYPES[record.file_format]
+    return Entry(blob.key, blob.size, f"etag:{blob.etag}", blob.modified_at_us, content_type)
+
+
+def _statistics(rows: Source, table: Table, record: TableRecord, files: Sequence[TableFile]) -> dict[str, Statistics]:
+    """What is known of the files, by physical address."""
+    columns = columns_to_read(record)
+    if record.file_format != "parquet":
+        return rows.statistics(table, record, files, columns)
+    blobs = table.ref._core.resolver.namespace
+
+    def footer(file: TableFile) -> tuple[str, Statistics]:
+        try:
+            with blobs.open_read(file.info.physical_address) as source:
+                return file.info.physical_address, parquet_statistics(source, columns)
+        except BlobNotFound:  # of a driver that was declared dead, perhaps: then the error says so
+            raise table.ref._missing(file.info) from None
+
+    return dict(in_parallel(footer, files))
+
+
+def _entry(file: TableFile, statistics: dict[str, Statistics]) -> Entry:
+    info = file.info
+    known = statistics.get(info.physical_address)
+    metadata = None if known is None else encode_statistics(known)
+    return Entry(info.physical_address, info.size, info.checksum, info.modified_at_us, info.content_type, metadata)
