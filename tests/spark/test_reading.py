@@ -38,7 +38,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 
 
 def arrow_rows(table: Table, where: str | None = None) -> list[tuple[Any, ...]]:
-    found = table.to_arrow(where).read_all()
+    found = table.to_arrow(where)
     return sorted(zip(*(column.to_pylist() for column in found.columns), strict=True), key=repr)
 
 
@@ -111,16 +111,16 @@ def test_every_engine_gives_the_same_rows(
     expected = mixed.select("*", *judged).collect()
     for at, where in enumerate(CONDITIONS):
         matching = sorted(row["id"] for row in expected if row[f"is{at}"])
-        assert sorted(table.to_arrow(where, columns=["id"]).read_all()["id"].to_pylist()) == matching, where
+        assert sorted(table.to_arrow(where, columns=["id"])["id"].to_pylist()) == matching, where
         if file_format == "parquet" or at % 7 == 0:
             assert sorted(row["id"] for row in table.to_spark(spark, where=where).collect()) == matching, where
     columns = [name for name in mixed.columns if name != "moment"]
     everything = sorted((tuple("NaN" if row[c] != row[c] else row[c] for c in columns) for row in expected), key=repr)
     assert rows(table.to_spark(spark).select(columns)) == everything
-    found = table.to_arrow(columns=columns).read_all().to_pylist()
+    found = table.to_arrow(columns=columns).to_pylist()
     assert sorted((tuple("NaN" if x != x else x for x in row.values()) for row in found), key=repr) == everything
     assert table.to_spark(spark).schema.simpleString() == mixed.schema.simpleString()
-    moments = {row["id"]: row["moment"] for row in table.to_arrow().read_all().to_pylist()}
+    moments = {row["id"]: row["moment"] for row in table.to_arrow().to_pylist()}
     assert moments[30].replace(tzinfo=None) == datetime(2026, 1, 2, 6)
 
 
@@ -170,18 +170,18 @@ from strandline.tables import frames
 import strandline
 
 faulthandler.dump_traceback_later(30, exit=True)
-opened = frames._Files.open_input_file
+opened = frames.Files.open_input_file
 
 def slow(self, path):
     if threading.current_thread() is not threading.main_thread():
         time.sleep(0.002)
     return opened(self, path)
 
-frames._Files.open_input_file = slow
+frames.Files.open_input_file = slow
 table = strandline.open(sys.argv[1]).repository("nyc").branch("main").table("t")
 for _ in range(10):
     assert table.to_duckdb().aggregate("sum(id)").fetchall() == [(780,)]
-    assert table.to_arrow(columns=["id"]).read_all().num_rows == 40
+    assert table.to_arrow(columns=["id"]).num_rows == 40
     assert table.to_duckdb(where="id < 20").aggregate("count(*)").fetchall() == [(20,)]
 print("read")
 """
@@ -289,7 +289,7 @@ def test_a_file_that_vanished_is_named_with_the_commit(main: Branch, spark: Spar
     commit = main.commit("t")
     file = table.files()[2]
     main._core.resolver.namespace.delete_many([file.info.physical_address])
-    for read in (lambda: table.to_spark(spark), lambda: table.to_arrow().read_all(), lambda: table.to_polars()):
+    for read in (lambda: table.to_spark(spark), lambda: table.to_arrow(), lambda: table.to_polars()):
         with pytest.raises(ObjectMissing) as error:
             read()
         assert file.info.path in str(error.value)
@@ -304,10 +304,10 @@ def test_a_damaged_file_gets_a_sentence(main: Branch, mixed: DataFrame) -> None:
     damaged = table.files()[0].info
     blobs.put(damaged.physical_address, b"x" * damaged.size)
     with pytest.raises(StorageError, match="cannot be read"):
-        table.to_arrow().read_all()
+        table.to_arrow()
     blobs.put(damaged.physical_address, b"not parquet")
     with pytest.raises(StorageError, match="has 11 bytes instead of"):
-        table.to_arrow().read_all()
+        table.to_arrow()
 
 
 def test_an_added_and_a_widened_column_read_in_every_format(main: Branch, spark: SparkSession) -> None:
@@ -344,14 +344,14 @@ def test_odd_imported_names_are_read_or_refused(
     main.commit("t")
     main.import_objects(tmp_path / "in", "t/more/")
     assert table.to_spark(spark).count() == 60
-    assert table.to_arrow().read_all().num_rows == 60
+    assert table.to_arrow().num_rows == 60
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "_x.parquet").write_bytes(body)
     main.import_objects(tmp_path / "bad", "hidden/")
     main.copy("hidden/_x.parquet", "t/shown.parquet")
     with pytest.raises(UsageError, match=r"misread 't/shown.parquet'"):
         table.to_spark(spark)
-    assert table.to_arrow().read_all().num_rows == 70
+    assert table.to_arrow().num_rows == 70
 
 
 def test_history_tells_what_commits_did(main: Branch, mixed: DataFrame) -> None:
@@ -386,7 +386,7 @@ def test_what_only_spark_can_compare_excludes_no_file(main: Branch, spark: Spark
     assert table.to_spark(spark, where=column).count() == frame.where(column).count()
     for condition in ("i = '5'", "i < 100000000000000000000000000000000000000000"):
         with pytest.raises(UsageError):
-            table.to_arrow(condition).read_all()
+            table.to_arrow(condition)
 
 
 def test_columns_in_another_case_are_not_taken_for_missing(

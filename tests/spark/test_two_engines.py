@@ -60,12 +60,12 @@ def test_both_engines_write_the_same_table(main: Branch, spark: SparkSession, pa
     made = frame(spark)
     by_spark, by_arrow = main.table("spark"), main.table("arrow")
     by_spark.write(made, partition_by=partition_by, options={"compression": "snappy"})
-    rows = by_spark.to_arrow().read_all()
+    rows = by_spark.to_arrow()
     by_arrow.write(rows, partition_by=partition_by, options={"compression": "snappy"})
     assert by_spark.record == by_arrow.record
     assert shape(by_spark) == shape(by_arrow)
     for table in (by_spark, by_arrow):
-        assert table.to_arrow().read_all().sort_by("id").equals(rows.sort_by("id"))
+        assert table.to_arrow().sort_by("id").equals(rows.sort_by("id"))
     assert by_arrow.to_spark(spark).orderBy("id").collect() == by_spark.to_spark(spark).orderBy("id").collect()
 
 
@@ -103,7 +103,7 @@ def test_engines_take_turns(main: Branch, spark: SparkSession, first: str, secon
         "where": [row for row in before if not (row["month"] == 1 and row["id"] > 30)],
     }[mode]
     expected = sorted([*kept, *more.to_pylist()], key=str)
-    assert sorted(table.to_arrow().read_all().to_pylist(), key=str) == expected
+    assert sorted(table.to_arrow().to_pylist(), key=str) == expected
     assert sorted((row.asDict() for row in table.to_spark(spark).collect()), key=str) == expected
 
 

@@ -53,7 +53,7 @@ def test_formats_keep_their_options_on_record(
     table.write(frame)  # what is on record need not be said again
     assert all(file.relative.endswith(suffix) for file in table.files())
     assert all(file.info.physical_address.endswith(suffix) for file in table.files())
-    for found in (table.to_spark(spark), spark.createDataFrame(table.to_arrow().read_all())):
+    for found in (table.to_spark(spark), spark.createDataFrame(table.to_arrow())):
         assert ids(found) == sorted([*range(100)] * 2)
         assert found.where("code is null").count() == 8
     assert len(table.files("id < 2")) < len(table.files())
@@ -321,7 +321,7 @@ def test_leftovers_in_the_prefix_never_become_visible(main: Branch, numbers: Dat
     assert names(main) == seen
     main.commit("t")
     assert names(main) == seen
-    assert table.to_arrow().read_all().num_rows == 100
+    assert table.to_arrow().num_rows == 100
 
 
 def test_jobs_are_described_and_the_description_is_put_back(

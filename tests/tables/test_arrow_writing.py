@@ -37,7 +37,7 @@ NUMBERS = pa.table(
 
 
 def ids(table: Any, where: str | None = None) -> list[int]:
-    return sorted(table.to_arrow(where, ["id"]).read_all().column("id").to_pylist())
+    return sorted(table.to_arrow(where, ["id"]).column("id").to_pylist())
 
 
 def numbers(first: int, end: int, month: int = 1) -> pa.Table:
@@ -73,7 +73,7 @@ def test_rows_of_any_form_are_written(main: Branch, form: str, partition_by: Any
     table = main.table("tables/numbers")
     done = table.write(FORMS[form](), partition_by=partition_by)
     assert (done.rows, done.files) == (ROWS, files)
-    assert table.to_arrow().read_all().sort_by("id").equals(NUMBERS)
+    assert table.to_arrow().sort_by("id").equals(NUMBERS)
     assert [field["type"] for field in table.record.fields] == ["long", "integer", "string"]
     assert all(file.statistics is not None for file in table.files())
     main.commit("written")
@@ -134,7 +134,7 @@ def test_rows_are_replaced_by_a_condition(
     new = new.set_column(0, "id", pa.array([fitting], pa.int64()))
     table.write(new, mode="overwrite", where=where)
     expected = [row for row in data.to_pylist() if kept(row)] + new.to_pylist()
-    found = table.to_arrow().read_all().to_pylist()
+    found = table.to_arrow().to_pylist()
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
@@ -205,12 +205,12 @@ def test_schemas_change_by_the_rules_of_spark(main: Branch) -> None:
         table.write(more)
     table.write(more, schema="merge")
     table.write(pa.table({"id": pa.array([1000], pa.int16())}), schema="merge")
-    found = table.to_arrow(where="id >= 1000").read_all().to_pylist()
+    found = table.to_arrow(where="id >= 1000").to_pylist()
     assert found == [{"id": 1000, "month": None, "code": None, "price": None}]
     with pytest.raises(SchemaMismatch, match="id is long, not string"):
         table.write(pa.table({"id": ["x"]}), schema="merge")
     table.write(pa.table({"id": ["x"]}), mode="overwrite", schema="replace")
-    assert table.to_arrow().read_all().to_pylist() == [{"id": "x"}]
+    assert table.to_arrow().to_pylist() == [{"id": "x"}]
 
 
 def test_a_value_that_does_not_fit_is_refused(main: Branch) -> None:
@@ -264,7 +264,7 @@ def test_an_empty_frame_makes_an_empty_table(main: Branch) -> None:
     table = main.table("t")
     done = table.write(NUMBERS.slice(0, 0), partition_by="month")
     assert done.rows == 0
-    assert table.to_arrow().read_all().num_rows == 0
+    assert table.to_arrow().num_rows == 0
     table.write(NUMBERS)
     table.write(NUMBERS.slice(0, 0), mode="overwrite_partitions")
     assert ids(table) == list(range(ROWS))
@@ -306,10 +306,10 @@ def test_partition_values_come_back(main: Branch, kind: pa.DataType, values: lis
     data = pa.table({"p": pa.array([*values, None], kind), "id": pa.array(range(len(values) + 1), pa.int64())})
     table = main.table("t")
     table.write(data, partition_by="p")
-    assert table.to_arrow().read_all().sort_by("id").select(["p", "id"]).equals(data)
+    assert table.to_arrow().sort_by("id").select(["p", "id"]).equals(data)
     assert any(NULL_PARTITION in file.relative for file in table.files())
     table.write(data, mode="overwrite_partitions")
-    assert table.to_arrow().read_all().num_rows == len(data), "a value has one folder"
+    assert table.to_arrow().num_rows == len(data), "a value has one folder"
 
 
 def test_an_empty_text_is_null_as_a_partition(main: Branch) -> None:
@@ -384,7 +384,7 @@ def test_what_is_written_is_read(data: st.DataObject, tmp_path_factory: pytest.T
         table = lake.repository("nyc", create=True).branch("main").table("t")
         done: WriteResult = table.write(frame.to_reader(data.draw(st.integers(1, 40))), partition_by=parts)
         assert done.rows == count
-        assert table.to_arrow().read_all().sort_by("id").equals(frame)
+        assert table.to_arrow().sort_by("id").equals(frame)
 
 
 def test_tables_of_an_object_store_are_written_through_it(tmp_path: Path) -> None:

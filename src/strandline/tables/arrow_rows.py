@@ -28,6 +28,8 @@ from strandline.tables.statistics import Statistics
 from strandline.tables.table import Table, WriteResult
 from strandline.tables.writing import outside, write_rows
 
+BATCH_MAX_ROWS = 128 << 10
+"""So that files are encoded while the next rows are arranged."""
 GROUP_MIN_ROWS = 128 << 10
 GROUP_MAX_ROWS = 1 << 20
 OPEN_FILES_MAX = 512
@@ -59,7 +61,8 @@ def rows_from(data: object) -> ArrowRows:
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
-        return ArrowRows(data.schema, data.to_batches)
+        held = data
+        return ArrowRows(held.schema, lambda: held.to_batches(BATCH_MAX_ROWS))
     if module in ("duckdb", "_duckdb") and hasattr(data, "to_arrow_reader"):
         data = data.to_arrow_reader(GROUP_MIN_ROWS)
     if isinstance(data, pa.RecordBatchReader):

@@ -7,6 +7,7 @@ expression. Filters and column choices reach the files.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -225,6 +226,47 @@ def rows_of(
     columns: Sequence[str] | None,
 ) -> pa.RecordBatchReader:
     """A stream of the rows for which a condition is true; what goes wrong on the way is said in our words."""
+    scanner = _scanner(core, record, files, place, condition, columns)
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        with _in_our_words(place):
+            yield from scanner.to_batches()
+
+    return pa.RecordBatchReader.from_batches(scanner.projected_schema, batches())
+
+
+def table_of(
+    core: RepositoryCore,
+    record: TableRecord,
+    files: Sequence[TableFile],
+    place: Describe,
+    condition: Condition | None,
+    columns: Sequence[str] | None,
+) -> pa.Table:
+    """The rows of `rows_of` in memory, read side by side."""
+    with _in_our_words(place):
+        return _scanner(core, record, files, place, condition, columns).to_table()
+
+
+@contextmanager
+def _in_our_words(place: Describe) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeError) as error:
+        raise StorageError(
+            f"A file of {place()} cannot be read: {str(error).partition(chr(10))[0].rstrip('.')}.",
+            next="`strandline fsck` says whether it is damaged; if not, to_spark may read what Arrow does not.",
+        ) from error
+
+
+def _scanner(
+    core: RepositoryCore,
+    record: TableRecord,
+    files: Sequence[TableFile],
+    place: Describe,
+    condition: Condition | None,
+    columns: Sequence[str] | None,
+) -> Any:
     chosen = list(record.names if columns is None else columns)
     matching = _filter(condition)
     schema = arrow_schema(record)
@@ -240,17 +282,7 @@ def rows_of(
             scanner = dataset.scanner(columns=chosen, filter=matching)
         except pa.ArrowException as error:
             raise _unfit(error) from error
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        try:
-            yield from scanner.to_batches()
-        except (pa.ArrowException, OSError, UnicodeError) as error:
-            raise StorageError(
-                f"A file of {place()} cannot be read: {str(error).partition(chr(10))[0].rstrip('.')}.",
-                next="`strandline fsck` says whether it is damaged; if not, to_spark may read what Arrow does not.",
-            ) from error
-
-    return pa.RecordBatchReader.from_batches(pa.schema([schema.field(name) for name in chosen]), batches())
+    return scanner
 
 
 def source_of(
@@ -262,6 +294,6 @@ def source_of(
 ) -> ds.Dataset | pa.Table:
     """The matching rows as something that can be read more than once: a dataset; of JSON lines, a table in memory."""
     if record.file_format == "json":
-        return rows_of(core, record, files, place, condition, None).read_all()
+        return table_of(core, record, files, place, condition, None)
     dataset = dataset_of(core, record, files, place, _Streamed)
     return dataset if condition is None else dataset.filter(_filter(condition))

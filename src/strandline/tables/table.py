@@ -207,8 +207,14 @@ class Table:
         found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self._describe)
         return found
 
-    def to_arrow(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
-        """The rows as a stream of Arrow record batches; `.read_all()` makes a table of them.
+    def to_arrow(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows as an Arrow table, in memory; arguments and errors are those of `to_arrow_batches`."""
+        record, files, condition = self._chosen(where, columns)
+        found: pa.Table = _frames().table_of(self.ref._core, record, files, self._describe, condition, columns)
+        return found
+
+    def to_arrow_batches(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+        """The rows as a stream of Arrow record batches, which never holds all of them.
 
         Args:
             where: a condition on the columns, as SQL; partitions and files that have no such row are not read.
@@ -243,13 +249,13 @@ class Table:
 
     def to_polars(self, where: str | None = None, columns: Sequence[str] | None = None) -> polars.DataFrame:
         """The rows as a Polars data frame; arguments and errors are those of `to_arrow`."""
-        frame: polars.DataFrame = _package("polars").from_arrow(self.to_arrow(where, columns).read_all())
+        frame: polars.DataFrame = _package("polars").from_arrow(self.to_arrow(where, columns))
         return frame
 
     def to_pandas(self, where: str | None = None, columns: Sequence[str] | None = None) -> pandas.DataFrame:
         """The rows as a pandas data frame; arguments and errors are those of `to_arrow`."""
         _package("pandas")
-        return self.to_arrow(where, columns).read_all().to_pandas()
+        return self.to_arrow(where, columns).to_pandas()
 
     def to_duckdb(
         self,
