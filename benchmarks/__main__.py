@@ -31,6 +31,7 @@ NAMES = (
     "sensor",
     "files",
     "planning",
+    "in_process",
     "tables",
     "transactions",
     "garbage",
