@@ -1,7 +1,7 @@
 """What do tables cost that are written and read in this process, beside PyArrow alone?
 
-8,000,000 rows of 5 columns, in one file and in 12 partitions; PyArrow writes equal files, with page checksums, and syncs
-each file and folder.
+8,000,000 rows of 5 columns, in one file and in 12 partitions; PyArrow writes equal files, with page checksums, and each
+file and folder is synced.
 """
 
 from __future__ import annotations
@@ -76,15 +76,13 @@ def _turn(
 
 
 def _write_plain(data: pa.Table, place: Path, partition_by: str | None) -> None:
-    partitioning = (
-        ds.partitioning(pa.schema([data.schema.field(partition_by)]), flavor="hive") if partition_by else None
-    )
+    by = pa.schema([data.schema.field(name) for name in (partition_by,) if name])
     options = ds.ParquetFileFormat().make_write_options(compression="snappy", write_page_checksum=True)
     ds.write_dataset(
         data,
         place,
         format="parquet",
-        partitioning=partitioning,
+        partitioning=ds.partitioning(by, flavor="hive") if partition_by else None,
         file_options=options,
         min_rows_per_group=GROUP_MIN_ROWS,
         max_rows_per_group=GROUP_MAX_ROWS,

@@ -76,7 +76,8 @@ if TYPE_CHECKING:
     from strandline.progress import Progress
     from strandline.repository.branch import Branch
     from strandline.repository.commits.importing import ImportResult
-    from strandline.repository.commits.merging import MergeStrategy
+    from strandline.repository.commits.merging import MergePreview
+    from strandline.repository.commits.settling import Appended, MergeStrategy, Side
     from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
     from strandline.repository.core.retention import Retention
     from strandline.repository.feed import Feed
@@ -148,7 +149,10 @@ _LAZY = {
     "Log": "strandline.repository.refs.history",
     "Manifest": "strandline.backup.layout",
     "Mended": "strandline.repository.upkeep.repair",
-    "MergeStrategy": "strandline.repository.commits.merging",
+    "Appended": "strandline.repository.commits.settling",
+    "MergePreview": "strandline.repository.commits.merging",
+    "MergeStrategy": "strandline.repository.commits.settling",
+    "Side": "strandline.repository.commits.settling",
     "NamedRef": "strandline.repository.repository",
     "ObjectInfo": "strandline.repository.refs.results",
     "OnDirty": "strandline.branch.locking",
@@ -195,6 +199,7 @@ _LAZY = {
 __all__ = [
     "AlreadyExists",
     "Antichain",
+    "Appended",
     "BeforeSince",
     "Branch",
     "BranchGone",
@@ -246,6 +251,7 @@ __all__ = [
     "Manifest",
     "Mended",
     "MergeConflict",
+    "MergePreview",
     "MergeStrategy",
     "NamedRef",
     "NewerFormat",
@@ -292,6 +298,7 @@ __all__ = [
     "Shard",
     "ShardNotFound",
     "ShardTimeout",
+    "Side",
     "Statistics",
     "StorageError",
     "StoreUnavailable",

@@ -14,7 +14,11 @@ from strandline.errors import UsageError
 ENTRY_POINT_GROUP = "strandline.engines"
 """Entry points of this group map the name of an engine to a module or an object that has its functions."""
 
-_OURS = {"tables": ("strandline.tables.table", ""), "spark": ("strandline.spark", "spark")}
+_OURS = {
+    "tables": ("strandline.tables.table", ""),
+    "merging": ("strandline.tables.merging", ""),
+    "spark": ("strandline.spark", "spark"),
+}
 
 
 class Tables(Protocol):
@@ -22,6 +26,32 @@ class Tables(Protocol):
 
     def Table(self, ref: Any, path: str) -> Any:  # noqa: N802 - the class itself
         """The table at a path of a ref."""
+
+
+class Merging(Protocol):
+    """What a merge asks of tables: see `tables.merging`."""
+
+    @property
+    def Clash(self) -> type[Exception]:  # noqa: N802 - the class itself
+        """Raised where two records cannot become one; says why."""
+
+    def special(self, paths: Any) -> Any:
+        """Which paths of an Arrow array are records of tables, or marks of overwrites."""
+
+    def table_of(self, path: str) -> str | None:
+        """The table whose record an object is."""
+
+    def folder_of(self, path: str) -> str | None:
+        """The table or partition in which an overwrite left a mark."""
+
+    def are_rows(self, path: str, folder: str) -> bool:
+        """Whether an object below a table or partition may hold rows."""
+
+    def described(self, folder: str) -> str:
+        """A table or partition in words."""
+
+    def merged_record(self, path: str, base: bytes | None, source: bytes, dest: bytes) -> bytes:
+        """The record that holds the changes of both sides."""
 
 
 class Engine(Protocol):
@@ -45,6 +75,10 @@ class Engine(Protocol):
 
 def tables() -> Tables:
     return cast("Tables", load("tables"))
+
+
+def merging() -> Merging:
+    return cast("Merging", load("merging"))
 
 
 def engine(name: str) -> Engine:

@@ -6,7 +6,7 @@ error its stable kind, its exit code, its HTTP status and its S3 code; the CLI a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -175,7 +175,24 @@ class Conflict(StrandlineError):
 
 
 class MergeConflict(Conflict):
-    """Both sides changed `paths` in different ways."""
+    """Both sides changed `paths` in different ways.
+
+    Attributes:
+        paths: objects, tables and partitions; each can be given to `take=`.
+        reasons: by path, what both sides did to a table or partition; "" for an object.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        paths: Sequence[str] = (),
+        reasons: Mapping[str, str] | None = None,
+        safe: str = NOTHING_CHANGED,
+        next: str = "",
+    ) -> None:
+        self.reasons = dict(reasons or dict.fromkeys(paths, ""))
+        super().__init__(what, paths=paths or tuple(self.reasons), safe=safe, next=next)
 
 
 class UncommittedChanges(Conflict):

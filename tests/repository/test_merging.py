@@ -49,7 +49,7 @@ def test_a_conflict_names_the_paths_and_changes_nothing(main: Branch, work: Bran
     main.commit("m")
     work.commit("w")
     head = main.commit_id
-    with pytest.raises(MergeConflict, match="8 conflicting paths: 'c0'.*and 3 more") as conflict:
+    with pytest.raises(MergeConflict, match="8 conflicts: 'c0'.*and 3 more") as conflict:
         main.merge(work)
     assert conflict.value.paths == tuple(f"c{n}" for n in range(8))
     assert main.commit_id == head

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -115,15 +116,36 @@ def diff(
         s.out.rows(_changes(s.ref(left).diff(s.ref(right), below(prefix))), CHANGE_COLUMNS, "No differences.")
 
 
+StrategyOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="[PREFIX=]WORD", help="source-wins or dest-wins for conflicts; may be repeated for parts."),
+]
+TakeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH=SIDE",
+        help="source or dest: the side whose content replaces an object, folder, table or partition; may be repeated.",
+    ),
+]
+
+
+class AppendedChoice(StrEnum):
+    fail = "fail"
+    keep = "keep"
+
+
 def merge(
     source: RefArgument,
     destination: BranchArgument,
     message: MessageOption = None,
     meta: MetaOption = None,
-    strategy: Annotated[
-        list[str] | None, typer.Option(help="source-wins or dest-wins, or prefix=source-wins for a part.")
-    ] = None,
+    strategy: StrategyOption = None,
+    take: TakeOption = None,
+    appended: Annotated[
+        AppendedChoice, typer.Option(help="Where one side replaced rows of a partition and the other one added some.")
+    ] = AppendedChoice.fail,
     squash: Annotated[bool, typer.Option("--squash", help="One commit with one parent.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and the conflicts.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -132,16 +154,38 @@ def merge(
         if place_on_a_ref(source)[0] != place_on_a_ref(destination)[0]:
             raise UsageError("A merge stays in one repository.", next="Name two refs of the same one.")
         target = s.branch(destination)
-        strategies: dict[str, Any] = {}
-        for text in strategy or []:
-            prefix, _, word = text.rpartition("=")
-            strategies[prefix] = word
+        chosen: dict[str, Any] = {**_decisions(strategy, take), "appended": appended.value}
+        if dry_run:
+            found = target.preview_merge(s.ref(source), **chosen)
+            rows = [*_changes(found.changes), *_conflicts(found.conflicts)]
+            s.out.rows(rows, ("kind", "path"), "Nothing would change.")
+            if found.conflicts:
+                raise typer.Exit(MergeConflict("").exit_code)
+            return
         try:
-            made = target.merge(s.ref(source), message, strategy=strategies, squash=squash, metadata=metadata_of(meta))
+            made = target.merge(s.ref(source), message, squash=squash, metadata=metadata_of(meta), **chosen)
         except MergeConflict as conflict:
-            s.out.rows([{"kind": "conflict", "path": path} for path in conflict.paths], ("kind", "path"))
+            s.out.rows(_conflicts(conflict.reasons), ("kind", "path"))
             raise
         s.out.say(f"Merged {source} into {destination}: {made.id[:12]}", _commit_fields(made))
+
+
+def _conflicts(reasons: Mapping[str, str]) -> list[dict[str, object]]:
+    return [{"kind": "conflict", "path": path, "reason": why or None} for path, why in reasons.items()]
+
+
+def _decisions(strategy: list[str] | None, take: list[str] | None) -> dict[str, Any]:
+    strategies: dict[str, Any] = {}
+    for text in strategy or []:
+        prefix, _, word = text.rpartition("=")
+        strategies[prefix] = word
+    sides: dict[str, Any] = {}
+    for text in take or []:
+        path, equals, side = text.rpartition("=")
+        if not equals or not path:
+            raise UsageError(f"{text!r} is not PATH=SIDE.", next="For example --take tables/orders/month=3=source.")
+        sides[path] = side
+    return {"strategy": strategies, "take": sides}
 
 
 def revert(
@@ -149,12 +193,14 @@ def revert(
     commit_ref: Annotated[str, typer.Argument(metavar="COMMIT", help="A ref expression of the same repository.")],
     parent: Annotated[int | None, typer.Option(help="Of a merge: the parent whose side stays, from 1.")] = None,
     message: MessageOption = None,
+    strategy: StrategyOption = None,
+    take: TakeOption = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Commit the opposite of what a commit did."""
     with session(lake, as_json) as s:
-        made = s.branch(branch).revert(commit_ref, message, parent=parent)
+        made = s.branch(branch).revert(commit_ref, message, parent=parent, **_decisions(strategy, take))
         s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
 
 
@@ -163,12 +209,14 @@ def cherry_pick(
     commit_ref: Annotated[str, typer.Argument(metavar="COMMIT", help="A ref expression of the same repository.")],
     parent: Annotated[int | None, typer.Option(help="Of a merge: the parent to compare with, from 1.")] = None,
     message: MessageOption = None,
+    strategy: StrategyOption = None,
+    take: TakeOption = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Commit again, on a branch, what a commit did elsewhere."""
     with session(lake, as_json) as s:
-        made = s.branch(branch).cherry_pick(commit_ref, message, parent=parent)
+        made = s.branch(branch).cherry_pick(commit_ref, message, parent=parent, **_decisions(strategy, take))
         s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
 
 

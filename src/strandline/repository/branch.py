@@ -20,7 +20,8 @@ from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.importing import ImportResult, import_objects
-from strandline.repository.commits.merging import MergeStrategy, cherry_pick, merge_into, revert
+from strandline.repository.commits.merging import MergePreview, cherry_pick, merge_into, preview_merge, revert
+from strandline.repository.commits.settling import Appended, MergeStrategy, Side, check_decisions
 from strandline.repository.core.promises import pinned
 from strandline.repository.feed import Feed
 from strandline.repository.jobs.range_jobs import RangeJobs
@@ -28,12 +29,14 @@ from strandline.repository.locks.held import LockedTransaction, LockOptions
 from strandline.repository.locks.locks import Locks, Ranges, check_ids
 from strandline.repository.names.branches import create_branch
 from strandline.repository.objects.staged_writes import StagedWrites
+from strandline.repository.objects.upload import upload
 from strandline.repository.refs.exporting import check_local
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.reflog import Reflog
 from strandline.repository.transactions.operators import Transactions, Writers
 from strandline.repository.transactions.options import OnStaged, TransactionOptions
 from strandline.repository.transactions.transaction import Transaction, resume
+from strandline.tree.rows import Entry
 
 
 @checked()
@@ -89,6 +92,8 @@ class Branch(StagedWrites):
         message: str | None = None,
         *,
         strategy: MergeStrategy = None,
+        take: Mapping[str, Side] | None = None,
+        appended: Appended = "fail",
         squash: bool = False,
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
@@ -97,40 +102,89 @@ class Branch(StagedWrites):
         """Merge the commits of another ref into this branch, as one merge commit.
 
         Args:
-            strategy: "source-wins" or "dest-wins" for all conflicts, or a map of path prefixes to them.
+            strategy: "source-wins" or "dest-wins" for all conflicts, or a map of path prefixes to them; of a partition
+                that both sides replaced, the rows of one side stay.
+            take: by path of an object, a folder, a table or a partition, the side whose content replaces everything
+                there, conflict or not: "source", or "dest" for this branch. The longest path counts.
+            appended: where one side replaced the rows of a partition and the other one added some: "fail", or "keep"
+                both.
             squash: make a commit with one parent, as if its changes had been made here.
 
         Raises:
-            MergeConflict: both sides changed the same paths in different ways.
+            MergeConflict: both sides changed the same objects, columns of a table or rows of a partition.
             UncommittedChanges: this branch has staged changes.
             NothingToMerge: the source has nothing new.
         """
         other = self._other(source)
         text = message if message is not None else f"Merge {other.expression} into {self.name}"
         draft = make_draft(self._core, text, metadata, committer, date)
-        return merge_into(self._core, self._at, other, draft, strategy, squash)
+        decisions = check_decisions(strategy, take, appended)
+        return merge_into(self._core, self._at, other, draft, decisions, self._make_object, squash=squash)
+
+    def preview_merge(
+        self,
+        source: Ref | str,
+        *,
+        strategy: MergeStrategy = None,
+        take: Mapping[str, Side] | None = None,
+        appended: Appended = "fail",
+    ) -> MergePreview:
+        """What `merge` would do now: the changes of this branch, or the conflicts. Nothing is committed.
+
+        Raises:
+            NothingToMerge: the source has nothing new.
+        """
+        decisions = check_decisions(strategy, take, appended)
+        return preview_merge(self._core, self._at, self._other(source), decisions, self._make_object)
+
+    def _make_object(self, path: str, data: bytes) -> Entry:
+        return upload(self._core, self._new_key(path), path, data, "application/json", None)
 
     @logged("revert")
     def revert(
-        self, commit: Ref | str, message: str | None = None, *, parent: int | None = None, committer: str | None = None
+        self,
+        commit: Ref | str,
+        message: str | None = None,
+        *,
+        parent: int | None = None,
+        strategy: MergeStrategy = None,
+        take: Mapping[str, Side] | None = None,
+        committer: str | None = None,
     ) -> Commit:
         """Commit the opposite of what a commit did.
 
         Args:
             parent: of a merge commit, the parent (from 1) whose side stays.
+            strategy, take: as for `merge`; the source is what was before the commit.
         """
         target = self._other(commit)
         text = message if message is not None else f"Revert {target.get_commit().message!r} ({target.commit_id[:12]})"
-        return revert(self._core, self._at, target, make_draft(self._core, text, None, committer, None), parent)
+        draft = make_draft(self._core, text, None, committer, None)
+        decisions = check_decisions(strategy, take)
+        return revert(self._core, self._at, target, draft, decisions, self._make_object, parent=parent)
 
     @logged("cherry-pick")
     def cherry_pick(
-        self, commit: Ref | str, message: str | None = None, *, parent: int | None = None, committer: str | None = None
+        self,
+        commit: Ref | str,
+        message: str | None = None,
+        *,
+        parent: int | None = None,
+        strategy: MergeStrategy = None,
+        take: Mapping[str, Side] | None = None,
+        committer: str | None = None,
     ) -> Commit:
-        """Commit again, here, what a commit did elsewhere."""
+        """Commit again, here, what a commit did elsewhere.
+
+        Args:
+            parent: of a merge commit, the parent (from 1) that it is compared with.
+            strategy, take: as for `merge`; the source is the commit.
+        """
         target = self._other(commit)
         text = message if message is not None else target.get_commit().message
-        return cherry_pick(self._core, self._at, target, make_draft(self._core, text, None, committer, None), parent)
+        draft = make_draft(self._core, text, None, committer, None)
+        decisions = check_decisions(strategy, take)
+        return cherry_pick(self._core, self._at, target, draft, decisions, self._make_object, parent=parent)
 
     @logged("hard reset")
     def hard_reset(self, ref: Ref | str, *, force: bool = False) -> None:

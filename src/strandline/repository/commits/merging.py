@@ -2,43 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+from itertools import islice
+
+import msgspec
 
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import Compute, NewHead, set_head
 from strandline.branch.rules.record import Action, refuse_blocked
 from strandline.branch.view import uncommitted
-from strandline.errors import Advice, MergeConflict, NothingToMerge, UsageError, some_paths
+from strandline.engines import merging
+from strandline.errors import PATHS_SHOWN, Advice, MergeConflict, NothingToMerge, UsageError
 from strandline.ids import CommitId
+from strandline.repository.commits.settling import Decisions, Settling, Three
 from strandline.repository.core.promises import pinned
 from strandline.repository.core.repository_core import RepositoryCore
+from strandline.repository.refs.differences import Diff
 from strandline.repository.refs.history import merge_base
 from strandline.repository.refs.ref import Ref
-from strandline.tree.merge import Strategies, Strategy, merge
+from strandline.tree.diff import diff
+from strandline.tree.rows import Entry
 from strandline.tree.store import EMPTY, Tree
 
-MergeStrategy = Strategy | Mapping[str, Strategy] | None
-_STRATEGIES = ("source-wins", "dest-wins")
+MakeObject = Callable[[str, bytes], Entry]
+"""Stores bytes as a new object for a path."""
 
 
-def check_strategies(strategy: MergeStrategy) -> Strategies:
-    """The strategies by prefix; refuses words that mean nothing."""
-    if strategy is None:
-        return {}
-    strategies: Strategies = {"": strategy} if isinstance(strategy, str) else dict(strategy)
-    for prefix, word in strategies.items():
-        if word not in _STRATEGIES:
-            raise UsageError(
-                f"{word!r} (for prefix {prefix!r}) is not a merge strategy.", next=f"Use {' or '.join(_STRATEGIES)}."
-            )
-    return strategies
+class MergePreview(msgspec.Struct, frozen=True):
+    """What a merge would do.
+
+    Attributes:
+        changes: of the branch, if there are no conflicts.
+        conflicts: by path, what both sides did to a table or partition; "" for an object.
+    """
+
+    changes: Diff
+    conflicts: dict[str, str]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether there are no conflicts."""
+        return not self.conflicts
 
 
 def merge_into(
-    core: RepositoryCore, at: BranchAt, source: Ref, draft: Draft, strategy: MergeStrategy, squash: bool
+    core: RepositoryCore,
+    at: BranchAt,
+    source: Ref,
+    draft: Draft,
+    decisions: Decisions,
+    make: MakeObject,
+    *,
+    squash: bool,
 ) -> Commit:
-    strategies = check_strategies(strategy)
+    _refuse_source(at, source)
+    source_commit = core.commits.get(source.commit_id)
+    settling = _settling(core, make)
+
+    def compute(head: Commit) -> NewHead:
+        three = _three(core, at, source, head, source_commit)
+        tree = _merged(settling, three, decisions, "Merging", source)
+        if squash:
+            return _changed_head(tree, three.dest, head, draft, "The branch has all that the source changed.")
+        return _new_head(tree, (head, source_commit), draft)
+
+    with pinned(core.stores, [source_commit.id], f"merge into {at.name}"):
+        return _finish(core, at, "merge", "merge", compute)
+
+
+def preview_merge(
+    core: RepositoryCore, at: BranchAt, source: Ref, decisions: Decisions, make: MakeObject
+) -> MergePreview:
+    """What `merge_into` would do now. Commits nothing; ranges and records that it makes are collected as garbage."""
+    _refuse_source(at, source)
+    source_commit = core.commits.get(source.commit_id)
+    head = at.commits.get(at.read().branch.head)
+    with pinned(core.stores, [source_commit.id, head.id], f"preview of a merge into {at.name}"):
+        three = _three(core, at, source, head, source_commit)
+        found = _settling(core, make).settle(three, decisions)
+    tree = three.dest if found.conflicts else found.tree
+    return MergePreview(Diff(lambda: diff(core.stores.trees, three.dest, tree)), found.conflicts)
+
+
+def _refuse_source(at: BranchAt, source: Ref) -> None:
     if source._target.kind == "branch" and source._target.name == at.name:
         raise UsageError(f"Branch {at.name!r} cannot be merged into itself.", next="Name another source.")
     if source._target.kind == "staged":
@@ -46,29 +93,14 @@ def merge_into(
             f"{source.expression!r} is only what is staged, and a merge brings commits.",
             next="Commit it, then merge the branch.",
         )
-    source_commit = core.commits.get(source.commit_id)
 
-    def compute(head: Commit) -> NewHead:
-        base = merge_base(core.commits, head.id, source_commit.id)
-        if base is not None and base.id == source_commit.id:
-            raise _nothing_to_merge(core, at, source)
-        base_tree = EMPTY if base is None else core.commits.tree(base.id)
-        tree = _merge(
-            core,
-            base_tree,
-            core.commits.tree(source_commit.id),
-            core.commits.tree(head.id),
-            strategies,
-            "Merging",
-            source,
-        )
-        if squash:
-            head_tree = core.commits.tree(head.id)
-            return _changed_head(tree, head_tree, head, draft, "The branch has all that the source changed.")
-        return _new_head(tree, (head, source_commit), draft)
 
-    with pinned(core.stores, [source_commit.id], f"merge into {at.name}"):
-        return _finish(core, at, "merge", "merge", compute)
+def _three(core: RepositoryCore, at: BranchAt, source: Ref, head: Commit, source_commit: Commit) -> Three:
+    base = merge_base(core.commits, head.id, source_commit.id)
+    if base is not None and base.id == source_commit.id:
+        raise _nothing_to_merge(core, at, source)
+    base_tree = EMPTY if base is None else core.commits.tree(base.id)
+    return Three(base_tree, core.commits.tree(source_commit.id), core.commits.tree(head.id))
 
 
 def _nothing_to_merge(core: RepositoryCore, at: BranchAt, source: Ref) -> NothingToMerge:
@@ -80,26 +112,48 @@ def _nothing_to_merge(core: RepositoryCore, at: BranchAt, source: Ref) -> Nothin
     return NothingToMerge(f"There is nothing to merge from {source.expression!r}. {why}", next=advice)
 
 
-def revert(core: RepositoryCore, at: BranchAt, target: Ref, draft: Draft, parent: int | None) -> Commit:
+def revert(
+    core: RepositoryCore,
+    at: BranchAt,
+    target: Ref,
+    draft: Draft,
+    decisions: Decisions,
+    make: MakeObject,
+    *,
+    parent: int | None,
+) -> Commit:
     undone = core.commits.get(target.commit_id)
     before = _parent(undone, parent, "revert")
+    settling = _settling(core, make)
 
     def compute(head: Commit) -> NewHead:
         head_tree, tree_before = core.commits.tree(head.id), core.commits.tree(before)
-        tree = _merge(core, core.commits.tree(undone.id), tree_before, head_tree, {}, "Reverting", target)
+        three = Three(core.commits.tree(undone.id), tree_before, head_tree)
+        tree = _merged(settling, three, decisions, "Reverting", target)
         return _changed_head(tree, head_tree, head, draft, "The branch no longer has what this commit did.")
 
     with pinned(core.stores, [undone.id, before], f"revert on {at.name}"):
         return _finish(core, at, "commit", "revert", compute)
 
 
-def cherry_pick(core: RepositoryCore, at: BranchAt, target: Ref, draft: Draft, parent: int | None) -> Commit:
+def cherry_pick(
+    core: RepositoryCore,
+    at: BranchAt,
+    target: Ref,
+    draft: Draft,
+    decisions: Decisions,
+    make: MakeObject,
+    *,
+    parent: int | None,
+) -> Commit:
     picked = core.commits.get(target.commit_id)
     before = _parent(picked, parent, "cherry-pick")
+    settling = _settling(core, make)
 
     def compute(head: Commit) -> NewHead:
         head_tree, tree_before = core.commits.tree(head.id), core.commits.tree(before)
-        tree = _merge(core, tree_before, core.commits.tree(picked.id), head_tree, {}, "Picking", target)
+        three = Three(tree_before, core.commits.tree(picked.id), head_tree)
+        tree = _merged(settling, three, decisions, "Picking", target)
         return _changed_head(tree, head_tree, head, draft, "The branch has all that this commit did.")
 
     with pinned(core.stores, [picked.id, before], f"cherry-pick onto {at.name}"):
@@ -123,18 +177,36 @@ def _parent(record: Commit, parent: int | None, verb: str) -> CommitId:
     return record.parents[number - 1]
 
 
-def _merge(
-    core: RepositoryCore, base: Tree, source: Tree, dest: Tree, strategies: Strategies, doing: str, ref: Ref
-) -> Tree:
-    merged = merge(core.stores.trees, base, source, dest, strategies)
-    if merged.conflicts:
-        raise MergeConflict(
-            f"{doing} {ref.expression!r} meets {len(merged.conflicts)} conflicting "
-            f"path{'s' * (len(merged.conflicts) > 1)}: {some_paths(merged.conflicts)}.",
-            paths=merged.conflicts,
-            next='Change one side, or pass a strategy such as {"prefix/": "source-wins"}.',
-        )
-    return merged.tree
+def _settling(core: RepositoryCore, make: MakeObject) -> Settling:
+    def read(entry: Entry) -> bytes:
+        blobs, key = core.resolver.resolve(entry.physical_address)
+        return blobs.get(key)
+
+    return Settling(core.stores.trees, read, make)
+
+
+def _merged(settling: Settling, three: Three, decisions: Decisions, doing: str, ref: Ref) -> Tree:
+    found = settling.settle(three, decisions)
+    if not found.conflicts:
+        return found.tree
+    shown = [_shown(path, why) for path, why in islice(found.conflicts.items(), PATHS_SHOWN)]
+    more = len(found.conflicts) - len(shown)
+    one = next(iter(found.conflicts))
+    raise MergeConflict(
+        f"{doing} {ref.expression!r} meets {len(found.conflicts)} conflict{'s' * (len(found.conflicts) > 1)}: "
+        f"{'; '.join(shown)}{f'; and {more:,} more' if more > 0 else ''}.",
+        reasons=found.conflicts,
+        next=Advice(
+            f'Take a side, as with take={{{one!r}: "source"}}; or bring the branch into the state that it is to have, '
+            f'commit it, and take {{{one!r}: "dest"}}. A strategy takes one side of all conflicts.',
+            command=f"Take a side, as with --take {one}=source; or bring the branch into the state that it is to have, "
+            f"commit it, and use --take {one}=dest. --strategy takes one side of all conflicts.",
+        ),
+    )
+
+
+def _shown(path: str, why: str) -> str:
+    return f"{merging().described(path)}: {why}" if why else repr(path)
 
 
 def _new_head(tree: Tree, parents: tuple[Commit, ...], draft: Draft) -> NewHead:

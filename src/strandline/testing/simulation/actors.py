@@ -14,7 +14,7 @@ from typing import Any
 from strandline.branch.conditional import stage_if
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
-from strandline.repository.commits.merging import MergeStrategy
+from strandline.repository.commits.settling import MergeStrategy
 from strandline.repository.refs.results import ObjectInfo
 from strandline.repository.repository import Repository
 from strandline.testing.simulation.collector import collect_garbage

@@ -1,0 +1,266 @@
+"""How the changes of two sides become one tree: by path, by what a person decided, and by what tables say of theirs.
+
+A merge depends on three trees and on the decisions. So whatever is decided beside the trees is made a part of them
+first: below a path for which a side was taken, the base becomes the destination and the source becomes that side; a
+record of a table that both sides changed becomes, in the source, the record that holds both. What is left is decided
+path by path (`tree.merge`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+
+from strandline.engines import Merging, merging
+from strandline.errors import UsageError
+from strandline.ids import check_prefix, prefix_end
+from strandline.tree.apply import apply
+from strandline.tree.diff import diff
+from strandline.tree.merge import Strategies, Strategy, merge, strategy_for
+from strandline.tree.rows import Changes, Entry, entries_of, rows_from_entries
+from strandline.tree.store import Tree, TreeStore
+
+Side = Literal["source", "dest"]
+SIDES = ("source", "dest")
+Appended = Literal["fail", "keep"]
+MergeStrategy = Strategy | Mapping[str, Strategy] | None
+STRATEGIES = ("source-wins", "dest-wins")
+
+
+@dataclass(frozen=True, slots=True)
+class Decisions:
+    """What the caller of a merge decided.
+
+    Attributes:
+        strategies: the side of conflicts, by prefix; the longest counts.
+        take: the side of everything at a path and below it, conflict or not; the longest path counts.
+        appended: what to do where one side replaced the rows of a partition and the other one added some: a conflict,
+            or keep both.
+    """
+
+    strategies: Strategies = field(default_factory=dict)
+    take: Mapping[str, Side] = field(default_factory=dict)
+    appended: Appended = "fail"
+
+
+def check_decisions(strategy: MergeStrategy, take: Mapping[str, Side] | None, appended: Appended = "fail") -> Decisions:
+    """The decisions of a caller; refuses words that mean nothing.
+
+    Raises:
+        UsageError: a word is not a strategy or a side, or a path cannot be one.
+    """
+    strategies: Strategies = {} if strategy is None else {"": strategy} if isinstance(strategy, str) else dict(strategy)
+    for prefix, word in strategies.items():
+        if word not in STRATEGIES:
+            raise UsageError(
+                f"{word!r} (for prefix {prefix!r}) is not a merge strategy.", next=f"Use {' or '.join(STRATEGIES)}."
+            )
+    for path, side in (take or {}).items():
+        check_prefix(path)
+        if side not in SIDES:
+            raise UsageError(f"{side!r} (for {path!r}) is not a side of a merge.", next=f"Use {' or '.join(SIDES)}.")
+    if appended not in ("fail", "keep"):
+        raise UsageError(f"{appended!r} is not a choice for rows that were appended.", next="Use fail or keep.")
+    return Decisions(strategies, dict(take or {}), appended)
+
+
+@dataclass(frozen=True, slots=True)
+class Three:
+    """The trees of a merge. Of a revert the base is what is undone, and the source what was before."""
+
+    base: Tree
+    source: Tree
+    dest: Tree
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The merged tree, or why there is none.
+
+    Attributes:
+        conflicts: by path, which can be taken, what both sides did; "" for objects that differ.
+    """
+
+    tree: Tree
+    conflicts: dict[str, str]
+
+
+class Settling:
+    """Makes one tree of three.
+
+    Args:
+        read: the bytes of an object.
+        make: stores bytes as a new object for a path.
+    """
+
+    def __init__(self, trees: TreeStore, read: Callable[[Entry], bytes], make: Callable[[str, bytes], Entry]) -> None:
+        self._trees = trees
+        self._read = read
+        self._make = make
+        self._made: dict[tuple[str, bytes], Entry] = {}
+
+    def settle(self, three: Three, decisions: Decisions) -> Settled:
+        """Bring what changed between base and source into dest."""
+        take = dict(decisions.take)
+        decided = self._decided(three, take)
+        tables = _Tables(self, decided, decisions)
+        while tables.sides:  # what a side was taken of clashes no more, so this ends
+            take |= tables.sides
+            decided = self._decided(three, take)
+            tables = _Tables(self, decided, decisions)
+        if tables.records:
+            decided = self._with_records(decided, tables.records)
+        merged = merge(self._trees, decided.base, decided.source, decided.dest, decisions.strategies)
+        conflicts = dict(tables.clashes)
+        conflicts |= {path: "" for path in merged.conflicts if not tables.covers(path)}
+        return Settled(merged.tree, dict(sorted(conflicts.items())))
+
+    def _decided(self, three: Three, take: Mapping[str, Side]) -> Three:
+        base, source = three.base, three.source
+        for path in sorted(take, key=len):
+            wanted = three.source if take[path] == "source" else three.dest
+            for start, end in _ranges(path):
+                base = self._with_range(base, three.dest, start, end)
+                source = self._with_range(source, wanted, start, end)
+        return Three(base, source, three.dest)
+
+    def _with_range(self, tree: Tree, other: Tree, start: str, end: str | None) -> Tree:
+        """A tree with another one's content in a range of paths."""
+        return self._applied(tree, (part.as_changes() for part in diff(self._trees, tree, other, start, end)))
+
+    def _with_records(self, three: Three, records: Mapping[str, Entry]) -> Three:
+        base = three.base
+        for path in records:
+            base = self._with_range(base, three.dest, path, path + "\0")
+        return Three(base, self._with_entries(three.source, records), three.dest)
+
+    def _with_entries(self, tree: Tree, entries: Mapping[str, Entry]) -> Tree:
+        paths = sorted(entries, key=str.encode)
+        rows = rows_from_entries([path.encode() for path in paths], [entries[path] for path in paths])
+        return self._applied(tree, [Changes(rows, np.zeros(len(paths), np.bool_))])
+
+    def _applied(self, tree: Tree, changes: Iterable[Changes]) -> Tree:
+        held = list(changes)
+        return apply(self._trees, tree, held).tree if held else tree
+
+    # --- what tables say ----------------------------------------------------------------------------------------------
+
+    def special(self, base: Tree, side: Tree, engine: Merging) -> dict[str, tuple[Entry | None, Entry | None]]:
+        """The records and marks of tables that a side changed, with what they were and what they are."""
+        found: dict[str, tuple[Entry | None, Entry | None]] = {}
+        for part in diff(self._trees, base, side):
+            chosen = engine.special(part.paths)
+            paths = part.paths.filter(chosen).to_pylist()
+            if paths:
+                before, after = (_entries(rows.filter(chosen)) for rows in (part.left, part.right))
+                found |= dict(zip(paths, zip(before, after, strict=True), strict=True))
+        return found
+
+    def rows_below(self, base: Tree, side: Tree, folder: str, engine: Merging) -> bool:
+        """Whether a side added or changed rows of a table or partition."""
+        for part in diff(self._trees, base, side, folder + "/", folder + "0"):
+            added = part.paths.filter(part.right.column("path").is_valid().combine_chunks()).to_pylist()
+            if any(engine.are_rows(path, folder) for path in added):
+                return True
+        return False
+
+    def merged_record(self, engine: Merging, path: str, base: Entry | None, source: Entry, dest: Entry) -> Entry:
+        """Raises `Merging.Clash` if the two cannot become one."""
+        made = engine.merged_record(
+            path, None if base is None else self._read(base), self._read(source), self._read(dest)
+        )
+        if (path, made) not in self._made:  # a merge that is computed anew makes the same object
+            self._made[path, made] = self._make(path, made)
+        return self._made[path, made]
+
+
+class _Tables:
+    """What tables say of the changes of two sides.
+
+    Attributes:
+        records: by path, what holds both sides' changes of a record.
+        sides: by path, the side that a strategy takes where changes of rows exclude each other.
+        clashes: by path, what excludes what, where no strategy decides.
+    """
+
+    def __init__(self, settling: Settling, three: Three, decisions: Decisions) -> None:
+        self.records: dict[str, Entry] = {}
+        self.sides: dict[str, Side] = {}
+        self.clashes: dict[str, str] = {}
+        self._settling, self._three, self._decisions = settling, three, decisions
+        if three.base.id in (three.source.id, three.dest.id):
+            return  # one side changed nothing
+        self._engine = merging()
+        self._theirs = settling.special(three.base, three.source, self._engine)
+        self._ours = settling.special(three.base, three.dest, self._engine)
+        for path in sorted({*self._theirs, *self._ours}):
+            self._look_at(path)
+
+    def covers(self, path: str) -> bool:
+        """Whether a conflict of a path is told by one of a table or partition."""
+        return any(path.startswith(folder + "/") for folder in self.clashes)
+
+    def _look_at(self, path: str) -> None:
+        theirs, ours = self._theirs.get(path), self._ours.get(path)
+        folder = self._engine.folder_of(path)
+        if folder is not None:
+            self._look_at_rows(folder, _after(theirs), _after(ours))
+            return
+        table = self._engine.table_of(path)
+        assert table is not None
+        if theirs is not None and ours is not None and theirs[1] is not None and ours[1] is not None:
+            if theirs[1].identity != ours[1].identity:
+                self._look_at_record(table, path, ours[0], theirs[1], ours[1])
+            return
+        for mine, other, which in ((theirs, self._three.dest, "source"), (ours, self._three.source, "branch")):
+            is_gone = mine is not None and mine[1] is None
+            if is_gone and self._settling.rows_below(self._three.base, other, table, self._engine):
+                self._excluded(table, f"the {which} removed the table, and the other side wrote to it")
+
+    def _look_at_record(self, table: str, path: str, base: Entry | None, source: Entry, dest: Entry) -> None:
+        try:
+            self.records[path] = self._settling.merged_record(self._engine, path, base, source, dest)
+        except self._engine.Clash as clash:
+            if strategy_for(path, self._decisions.strategies) is None:
+                self.clashes[table] = str(clash)
+
+    def _look_at_rows(self, folder: str, source: Entry | None, dest: Entry | None) -> None:
+        three, settling = self._three, self._settling
+        if source is not None and dest is not None:
+            if source.identity != dest.identity:
+                self._excluded(folder, "both sides replaced its rows")
+            return
+        if self._decisions.appended == "keep":
+            return
+        if source is not None and settling.rows_below(three.base, three.dest, folder, self._engine):
+            self._excluded(folder, "the source replaced its rows, and the branch added some")
+        if dest is not None and settling.rows_below(three.base, three.source, folder, self._engine):
+            self._excluded(folder, "the branch replaced its rows, and the source added some")
+
+    def _excluded(self, folder: str, why: str) -> None:
+        strategy = strategy_for(folder + "/", self._decisions.strategies)
+        if strategy is None:
+            self.clashes[folder] = why
+        else:
+            self.sides[folder] = "source" if strategy == "source-wins" else "dest"
+
+
+def _after(change: tuple[Entry | None, Entry | None] | None) -> Entry | None:
+    return None if change is None else change[1]
+
+
+def _entries(rows: pa.Table) -> list[Entry | None]:
+    return [None if path is None else entry for path, entry in entries_of(rows)]
+
+
+def _ranges(path: str) -> Iterator[tuple[str, str | None]]:
+    """The paths that a decision is about: the path itself and what is below it; with a "/" at the end only that."""
+    if not path or path.endswith("/"):
+        yield path, prefix_end(path) if path else None
+        return
+    yield path, path + "\0"
+    yield path + "/", prefix_end(path + "/")
