@@ -27,6 +27,9 @@ class Tables(Protocol):
     def Table(self, ref: Any, path: str) -> Any:  # noqa: N802 - the class itself
         """The table at a path of a ref."""
 
+    def find_tables(self, ref: Any, prefix: str) -> Any:
+        """The tables of a ref below a prefix."""
+
 
 class Merging(Protocol):
     """What a merge asks of tables: see `tables.merging`."""

@@ -343,7 +343,7 @@ def test_branches_that_replaced_the_same_partition_conflict(
     main.merge(c)
     with pytest.raises(MergeConflict) as conflict:
         main.merge(b)
-    assert conflict.value.paths == ("t/month=1/_strandline_overwrite.json",)
+    assert conflict.value.paths == ("t/month=1",)
     assert main.table("t").to_spark(spark).count() == 100
     whole, again = main.create_branch("whole"), main.create_branch("again")
     whole.table("t").write(numbers.limit(5), mode="overwrite")

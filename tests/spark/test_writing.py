@@ -397,3 +397,30 @@ def test_files_that_vanish_before_their_statistics_are_read_are_an_error_of_ours
         main.table("t").write(numbers)
     monkeypatch.undo()
     assert not main.table("t").exists()
+
+
+def test_a_collated_column_is_read_as_it_was_written(main: Branch, spark: SparkSession) -> None:
+    """PySpark changes the schema that it is given to read: a record lost what its texts compare by."""
+    folded = spark.createDataFrame([(1, "a"), (2, "B")], "id long, name string").select(
+        "id", F.collate("name", "UTF8_LCASE").alias("name")
+    )
+    table = main.table("t")
+    for _ in range(2):
+        table.write(folded)
+        assert table.to_spark(spark).schema["name"].dataType.simpleString() == "string collate UTF8_LCASE"
+    assert table.to_spark(spark, where="name = 'b'").count() == 2
+    assert table.record == decode_record(encode_record(table.record), "t")
+    with pytest.raises(UsageError, match="collation"):
+        main.table("u").write(folded, partition_by="name")
+    assert not main.table("u").exists()
+
+
+def test_a_condition_that_changes_by_itself_replaces_nothing(
+    main: Branch, spark: SparkSession, numbers: DataFrame
+) -> None:
+    table = main.table("t")
+    table.write(numbers)
+    with pytest.raises(UsageError, match="another value each time"):
+        table.write(numbers, mode="overwrite", where="rand() < 0.5")
+    assert ids(table.to_spark(spark)) == list(range(100))
+    assert table.to_spark(spark, where="rand() < 2").count() == 100

@@ -406,3 +406,33 @@ def test_a_store_that_fails_is_named(main: Branch, monkeypatch: pytest.MonkeyPat
         main.table("t").write(NUMBERS)
     assert "visible" in failed.value.safe
     assert not names(main)
+
+
+def test_tables_are_found_counted_and_measured(repo: Repository, main: Branch, tmp_path: Path) -> None:
+    assert main.tables() == []
+    main.table("tables/a").write(NUMBERS, partition_by="month")
+    main.table("tables/b").write(NUMBERS.slice(0, 5))
+    main.table("raw").write(NUMBERS.slice(0, 1), message="one")
+    main.put("tables/readme", b"x")
+    assert [table.path for table in main.tables()] == ["raw", "tables/a", "tables/b"]
+    assert [table.path for table in repo.ref("main").tables("tables/")] == ["tables/a", "tables/b"]
+    table = main.table("tables/a")
+    assert table.count() == ROWS
+    assert table.count("month = 1 and id >= 50") == len([n for n in range(50, ROWS) if n % 3 == 1])
+    assert table.count("month = 7") == 0
+    assert table.size() == sum(file.info.size for file in table.files())
+    table.write(NUMBERS.slice(0, 0), mode="overwrite")
+    assert (table.count(), table.size()) == (0, 0)
+    with pytest.raises(UsageError):
+        table.count("nope = 1")
+    for path in ("/t", "", "/"):
+        with pytest.raises(UsageError, match="needs a path"):
+            main.table(path)
+
+
+def test_a_condition_that_changes_by_itself_replaces_nothing(main: Branch) -> None:
+    main.table("t").write(NUMBERS)
+    for where in ("rand() < 0.5", "id > 3 and uuid() = 'x'", "monotonically_increasing_id() = 1"):
+        with pytest.raises(UsageError, match="another value each time"):
+            main.table("t").write(NUMBERS, mode="overwrite", where=where)
+    assert ids(main.table("t")) == list(range(ROWS))

@@ -23,6 +23,31 @@ def _table(s: Session, place: str) -> Table:
     return ref.table(path)
 
 
+@app.command("list")
+def list_tables(
+    place: Annotated[
+        str, typer.Argument(help="repository/ref, or repository/ref/prefix", autocompletion=complete_place)
+    ],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tables of a ref."""
+    with session(lake, as_json) as s:
+        ref, prefix = s.place(place)
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for table in ref.tables(prefix):
+                record = table.record
+                yield {
+                    "path": table.path,
+                    "format": record.file_format,
+                    "columns": len(record.fields),
+                    "partition_by": ", ".join(record.partition_by),
+                }
+
+        s.out.rows(rows(), ("path", "format", "columns", "partition_by"), "No tables.")
+
+
 @app.command()
 def show(place: PlaceArgument, where: WhereOption = None, lake: LakeOption = None, as_json: JsonOption = False) -> None:
     """Show the columns of a table, and how many files, rows and bytes it has."""

@@ -7,6 +7,7 @@ files get them from a literal map keyed by physical path.
 
 from __future__ import annotations
 
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -38,9 +39,31 @@ CHECKED_BY_SPARK = ("parquet", "orc")
 """Formats that end with what their readers begin with: Spark notices by itself that a file was cut."""
 LIST_FROM_FILES = 20
 """So many files of a folder are looked up by listing it."""
+COLLATIONS = "__COLLATIONS"
+"""Where Spark's schema JSON has how texts compare, by their place in the column."""
 TIME_ZONE = "UTC"
 """In which partition folders spell timestamps, whatever the session's zone is."""
 _GLOB = re.compile(r"([\[\]{}*?\\])")
+
+
+def struct_of(record: TableRecord) -> StructType:
+    """The columns of a table as Spark's type."""
+    # a copy, since PySpark changes what it reads
+    fields = json.loads(json.dumps(record.fields), object_hook=_with_providers)
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def _with_providers(found: dict[str, Any]) -> dict[str, Any]:
+    """Records of earlier versions have collations without the provider that PySpark wants to read."""
+    named = found.get(COLLATIONS)
+    if isinstance(named, dict):
+        full = {at: name if "." in name else f"{_provider(name)}.{name}" for at, name in named.items()}
+        return {**found, COLLATIONS: full}
+    return found
+
+
+def _provider(collation: str) -> str:
+    return "spark" if collation.startswith("UTF8_") else "icu"
 
 
 def read_table(table: Table, spark: SparkSession, where: str | Column | None) -> DataFrame:
@@ -79,7 +102,7 @@ def _condition(spark: SparkSession, record: TableRecord, where: str | Column) ->
 def scan_files(spark: SparkSession, table: Table, record: TableRecord, files: Sequence[TableFile]) -> DataFrame:
     """A data frame over exactly these files of a table."""
     core = table.ref._core
-    schema = StructType.fromJson({"type": "struct", "fields": list(record.fields)})
+    schema = struct_of(record)
     if not files:
         return spark.createDataFrame([], schema)
     _refuse_skipped(files)

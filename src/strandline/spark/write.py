@@ -7,11 +7,10 @@ from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
 from strandline.errors import StorageError, StrandlineError
 from strandline.repository.objects.writable import Writable
-from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files
+from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files, struct_of
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
 from strandline.tables.columns import Kind
@@ -52,7 +51,7 @@ class SparkRows:
 
     def fitted(self, record: TableRecord) -> SparkRows:
         data = self._data
-        schema = StructType.fromJson({"type": "struct", "fields": list(record.fields)})
+        schema = struct_of(record)
         held = {field.name: field.dataType for field in data.schema.fields}
         if list(held) == list(record.names) and all(
             held[field.name].simpleString() == field.dataType.simpleString() for field in schema.fields

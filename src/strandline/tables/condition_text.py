@@ -56,6 +56,27 @@ def parse_condition(text: str, record: TableRecord, timezone: str = "UTC") -> Co
     return _Reader(known, timezone).read(tree)
 
 
+_CHANGING = frozenset(
+    (
+        *("rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle", "monotonically_increasing_id"),
+        *("spark_partition_id", "input_file_name", "input_file_block_start", "input_file_block_length"),
+    )
+)
+"""Functions of Spark that have another value each time, or for each file: of what is computed twice, half is lost."""
+
+
+def refuse_changing(text: str, record: TableRecord) -> None:
+    """Raise if a condition is true for other rows when it is computed again.
+
+    Raises:
+        UsageError: it calls such a function.
+    """
+    for call in sqlglot.parse_one(text, read="spark").find_all(exp.Func):
+        name = (call.name if isinstance(call, exp.Anonymous) else call.sql_name()).lower()
+        if name in _CHANGING:
+            raise refused(text, record, f"{name}() has another value each time, so nobody knows which rows are meant")
+
+
 def condition_of_column(text: str, record: TableRecord, timezone: str) -> Condition | None:
     """What the text of a Spark `Column` says, such as "Column<'and(>(id, 5), isNull(x))'>"; None if that is not sure.
 

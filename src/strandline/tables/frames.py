@@ -248,6 +248,21 @@ def table_of(
         return _scanner(core, record, files, place, condition, columns).to_table()
 
 
+def count_of(
+    core: RepositoryCore,
+    record: TableRecord,
+    files: Sequence[TableFile],
+    place: Describe,
+    condition: Condition | None,
+) -> int:
+    """How many rows a condition is true for."""
+    columns = sorted(condition.columns()) if condition is not None else [record.stored[0]["name"]]
+    with _in_our_words(place):
+        if record.file_format == "json":
+            return sum(map(len, rows_of(core, record, files, place, condition, columns)))
+        return int(dataset_of(core, record, files, place).count_rows(filter=_filter(condition)))
+
+
 @contextmanager
 def _in_our_words(place: Describe) -> Iterator[None]:
     try:

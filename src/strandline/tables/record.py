@@ -217,6 +217,12 @@ def _refuse_bad_partitions(record: TableRecord, mode: str) -> None:
     missing = [name for name in record.partition_by if name not in record.names]
     if missing:
         raise UsageError(f"The data has no column {missing[0]!r} to partition by.", next="Check partition_by.")
+    for field in record.fields:
+        if field["name"] in record.partition_by and "__COLLATIONS" in (field.get("metadata") or {}):
+            raise UsageError(
+                f"Column {field['name']!r} has a collation, and Spark does not partition by such columns.",
+                next="Partition by another column, or by one without a collation.",
+            )
     if record.partition_by and len(record.partition_by) == len(record.names):
         raise UsageError("A table needs a column besides its partition columns.")
     if mode == "overwrite_partitions" and not record.partition_by:

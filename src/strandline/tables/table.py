@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+import pyarrow.compute as pc
 
 from strandline.arguments import checked
 from strandline.engines import engine
@@ -30,6 +32,7 @@ from strandline.tables.record import (
     decode_record,
 )
 from strandline.tables.scan import Pruning, TableFile, data_files
+from strandline.tree.rows import column
 
 if TYPE_CHECKING:
     import duckdb
@@ -69,8 +72,11 @@ class Table:
         self.ref = ref
         self.path = path.rstrip("/")
         check_path(f"{self.path}/{RECORD_NAME}")
-        if not self.path:
-            raise UsageError("A table needs a path.", next='For example branch.table("tables/flights").')
+        if not self.path or self.path.startswith("/"):
+            raise UsageError(
+                "A table needs a path, without a '/' at its beginning.",
+                next='For example branch.table("tables/flights").',
+            )
 
     def __repr__(self) -> str:
         return f"<Table {self.path} at {self.ref!r}>"
@@ -121,6 +127,26 @@ class Table:
     def schema(self) -> dict[str, Any]:
         """The columns, as Spark's schema JSON."""
         return {"type": "struct", "fields": list(self.record.fields)}
+
+    def count(self, where: str | None = None) -> int:
+        """How many rows there are; without a condition, from statistics, if all files have some.
+
+        Args:
+            where: a condition on the columns, as SQL; only rows that it is true for are counted.
+
+        Raises:
+            TableNotFound, UsageError, ObjectMissing, StorageError: as for `to_arrow_batches`.
+        """
+        record, files, condition = self._chosen(where, None)
+        known = _rows(files) if condition is None else None
+        if known is not None:
+            return known
+        found: int = _frames().count_of(self.ref._core, record, files, self._describe, condition)
+        return found
+
+    def size(self) -> int:
+        """How many bytes the data files have."""
+        return sum(file.info.size for file in self._files(self.record))
 
     def files(self, where: str | None = None) -> list[TableFile]:
         """The data files, in the order of their paths, with their partition values and statistics.
@@ -351,6 +377,16 @@ class Table:
         writer = engine("spark") if hasattr(data, "sparkSession") else import_module("strandline.tables.arrow_rows")
         written: WriteResult = writer.write_table(self, data, options)
         return written
+
+
+def find_tables(ref: Ref, prefix: str = "") -> list[Table]:
+    """The tables whose records lie below a prefix, in the order of their paths."""
+    mark = f"/{RECORD_NAME}"
+    paths = chain.from_iterable(
+        column(rows, "path").filter(pc.ends_with(column(rows, "path"), mark)).to_pylist()
+        for rows in ref.list(prefix).tables()
+    )
+    return [Table(ref, path.removesuffix(mark)) for path in paths]
 
 
 def _texts(names: Sequence[str] | str | None) -> tuple[str, ...] | None:

@@ -216,7 +216,7 @@ def _replace_where(
     table: Table, rows: Source, mode: WriteMode, held: TableRecord | None, record: TableRecord, where: str
 ) -> tuple[Source, _Replaced]:
     """The rows to write, and the files to take away, when those that a condition is true for are replaced."""
-    from strandline.tables.condition_text import parse_condition  # noqa: PLC0415 - loads a SQL parser
+    from strandline.tables.condition_text import parse_condition, refuse_changing  # noqa: PLC0415 - loads a SQL parser
 
     if mode != "overwrite" or held is None or held.fields != record.fields:
         raise UsageError(
@@ -224,6 +224,7 @@ def _replace_where(
             next='Use it with mode="overwrite", and change the schema in another write.',
         )
     condition = parse_condition(where, record, rows.zone)
+    refuse_changing(where, record)
     pruning = Pruning(record, condition)
     known = {file.relative: file for file in table._files(record)}
     touched = pruning.needed(known.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -333,6 +334,11 @@ class Ref:
         """The table at a path; see `strandline.tables`."""
         made: strandline.Table = tables().Table(self, path)
         return made
+
+    def tables(self, prefix: str = "") -> builtins.list[strandline.Table]:
+        """The tables below a prefix, in the order of their paths."""
+        found: builtins.list[strandline.Table] = tables().find_tables(self, prefix)
+        return found
 
 
 class StagedRef(Ref):
