@@ -34,7 +34,8 @@ def run_blocks(name: str, until: str = "") -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("name", "until"), [("tutorial.md", "## The step after"), ("tools.md", ""), ("../README.md", "## On Spark")]
+    ("name", "until"),
+    [("tutorial.md", "## The step after"), ("tools.md", ""), ("index.md", ""), ("../README.md", "## On Spark")],
 )
 def test_a_newcomer_without_java_gets_through(
     name: str, until: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

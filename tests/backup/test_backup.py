@@ -246,7 +246,7 @@ def test_a_backup_of_a_lake_in_use_is_one_instant_of_each_branch(lake: Lake, mai
 def test_a_deleted_repository_is_brought_back_into_its_own_lake(filled: Repository, lake: Lake, tmp_path: Path) -> None:
     before = everything(filled)
     lake.backup(tmp_path / "backup")
-    with pytest.raises(AlreadyExists, match="There is a repository 'nyc' already"):
+    with pytest.raises(AlreadyExists, match="is in this lake, as"):
         lake.restore(tmp_path / "backup")
     with pytest.raises(AlreadyExists, match="is in this lake, as 'nyc'"):
         lake.restore(tmp_path / "backup", name="again")

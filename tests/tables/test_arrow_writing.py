@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import strandline
+from strandline.cli import run
 from strandline.errors import Conflict, MergeConflict, SchemaMismatch, StorageError, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
@@ -436,3 +437,40 @@ def test_a_condition_that_changes_by_itself_replaces_nothing(main: Branch) -> No
         with pytest.raises(UsageError, match="another value each time"):
             main.table("t").write(NUMBERS, mode="overwrite", where=where)
     assert ids(main.table("t")) == list(range(ROWS))
+
+
+@pytest.mark.parametrize("place", ["folder", "object store"])
+def test_damage_in_a_table_is_found_on_request(tmp_path: Path, place: str) -> None:
+    """In a folder by a checksum of the whole file; elsewhere by those that Parquet has of its pages."""
+    blob = str(tmp_path / "data") if place == "folder" else f"memory://{tmp_path.name}"
+    with strandline.open(kv=f"sqlite://{tmp_path / 'kv.db'}", blob=blob, create=True) as lake:
+        repo = lake.repository("nyc", create=True)
+        table = repo.branch("main").table("t")
+        table.write(NUMBERS, message="one")
+        sound = repo.fsck(content=True)
+        assert sound.is_sound
+        assert (sound.pages_compared, sound.sizes_compared) == ((0, 0) if place == "folder" else (1, 0))
+        assert sound.compared >= 1
+        assert repo.fsck().compared == 0
+        info = table.files()[0].info
+        assert info.checksum.startswith("blake3:" if place == "folder" else "etag:")
+        blobs = repo._core.resolver.namespace
+        raw = bytearray(blobs.get(info.physical_address))
+        raw[len(raw) // 8] ^= 0xFF  # in the middle of the pages, before the footer
+        blobs.put(info.physical_address, bytes(raw))
+        assert repo.fsck().is_sound, "without reading, nobody can tell"
+        found = repo.fsck(content=True)
+        assert found.problem_count == 1
+        assert info.path in found.problems[0]
+
+
+def test_the_command_says_what_it_did_not_compare(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRANDLINE_LAKE", str(tmp_path / "lake"))
+    with strandline.open(tmp_path / "lake", create=True) as lake:
+        lake.repository("nyc", create=True).branch("main").table("t").write(NUMBERS, message="one")
+    assert run(["fsck", "nyc"]) == 0
+    assert "bytes were not: --content reads them" in capsys.readouterr().out
+    assert run(["fsck", "nyc", "--content"]) == 0
+    assert "Compared the bytes of 2 files." in capsys.readouterr().out

@@ -75,7 +75,7 @@ def fsck(
             problems += audit.problem_count
             shown = audit.problems[:PROBLEMS_SHOWN]
             more = audit.problem_count - len(shown)
-            lines = [_summary(name, audit), *(f"  {problem}" for problem in shown)]
+            lines = [_summary(name, audit), _compared(audit, content), *(f"  {problem}" for problem in shown)]
             if more:
                 lines.append(f"  … and {counted(more, 'more problem')}; --json lists up to {SHOWN:,}.")
             s.out.say(lines, {"repository": name, **asdict(audit)})
@@ -85,6 +85,19 @@ def fsck(
                 safe="Nothing was changed.",
                 next="Restore what is missing from a backup, or use commits that do not need it.",
             )
+
+
+def _compared(audit: FsckReport, content: bool) -> str:
+    """What the check did not look at, in a sentence."""
+    if not content:
+        return "  Sizes were compared, and bytes were not: --content reads them."
+    told = f"  Compared the bytes of {counted(audit.compared, 'file')}"
+    if audit.pages_compared:
+        told += f", the pages of {counted(audit.pages_compared, 'Parquet file')} with checksums of their writer"
+    if audit.sizes_compared:
+        told += f", and nothing but the size of {counted(audit.sizes_compared, 'file')}"
+    imported = f" Of {counted(audit.imported, 'imported object')} size and tag of the store." if audit.imported else ""
+    return f"{told}.{imported}"
 
 
 def _summary(name: str, audit: FsckReport) -> str:

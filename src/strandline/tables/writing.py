@@ -6,13 +6,17 @@ An engine brings the rows (`Source`): Spark, or Arrow in this process.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from strandline.blob import BlobInfo, BlobNotFound
+import msgspec
+from blake3 import blake3
+
+from strandline.blob import BlobInfo, BlobNotFound, BlobStore
 from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
 from strandline.errors import Conflict, StorageError, UsageError
 from strandline.parallel import in_parallel
@@ -122,6 +126,7 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
         files = _written(table, record, prefix, rows.engine)
         # before anything refers to them, the files must be as durable as all else
         core.resolver.namespace.sync([file.info.physical_address for file in files])
+        files = _with_checksums(core.resolver.namespace, files)
         statistics = _statistics(rows, table, record, files)
     except (StorageError, BlobNotFound) as error:
         branch.refuse_doomed(error)  # what is gone may have been collected: then it is doomed, not damaged
@@ -283,6 +288,19 @@ def _written(table: Table, record: TableRecord, prefix: str, engine: str) -> lis
                 next="Look at the options of the format, such as its compression.",
             )
     return sorted(found, key=lambda file: file.relative)
+
+
+def _with_checksums(blobs: BlobStore, files: list[TableFile]) -> list[TableFile]:
+    """The files with checksums of our own, where reading them again costs little: on this machine, from its memory."""
+
+    def hashed(file: TableFile) -> TableFile:
+        path = blobs.local_path(file.info.physical_address)
+        if path is None:
+            return file
+        digest = blake3(max_threads=blake3.AUTO).update_mmap(path).hexdigest()
+        return dataclasses.replace(file, info=msgspec.structs.replace(file.info, checksum=f"blake3:{digest}"))
+
+    return list(in_parallel(hashed, files))
 
 
 def _plain_entry(blob: BlobInfo, record: TableRecord) -> Entry:
