@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -87,6 +87,25 @@ def compare_rows(left: pa.Table, right: pa.Table) -> Difference:
 
 def _indices(values: npt.NDArray[np.int64]) -> pa.Int64Array:
     return pa.array(values, pa.int64())
+
+
+def diff_of(
+    store: TreeStore, left: Tree, right: Tree, wanted: Callable[[pa.StringArray], pa.BooleanArray]
+) -> Iterator[Difference]:
+    """Differences of some paths, in order: ranges that have none of them are not compared."""
+    for left_ranges, right_ranges in segments(left, right):
+        if same_ranges(left_ranges, right_ranges):
+            continue
+        if not any(pc.any(wanted(store.paths(info))).as_py() for info in (*left_ranges, *right_ranges)):
+            continue
+        some = [concat([_only(store.rows(info), wanted) for info in ranges]) for ranges in (left_ranges, right_ranges)]
+        found = compare_rows(*some)
+        if len(found):
+            yield found
+
+
+def _only(rows: pa.Table, wanted: Callable[[pa.StringArray], pa.BooleanArray]) -> pa.Table:
+    return rows.filter(wanted(column(rows, "path"))).combine_chunks()
 
 
 def diff(store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | None = None) -> Iterator[Difference]:

@@ -56,6 +56,9 @@ METARANGE_SCHEMA = pa.schema(
 )
 
 
+_PATHS = pa.schema([SCHEMA.field("path")])
+
+
 def range_id(rows: pa.Table) -> RangeId:
     """Hash of the rows: column by column, the lengths, the bytes and the nulls, all little-endian."""
     digest = blake3(b"strandline.range.1")
@@ -108,10 +111,10 @@ def _write(table: pa.Table) -> bytes:
     return buffer.getvalue()
 
 
-def _read(data: bytes, schema: pa.Schema, name: str) -> pa.Table:
+def _read(data: bytes, schema: pa.Schema, name: str, columns: list[str] | None = None) -> pa.Table:
     advice = "Restore the file from a backup, or use a commit that does not need it."
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        table = pq.ParquetFile(pa.BufferReader(data)).read(columns, use_threads=False)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise Corrupted(f"{name} is not a readable Parquet file: {error}.", next=advice) from error
     version = (table.schema.metadata or {}).get(VERSION_KEY, b"")
@@ -149,6 +152,12 @@ def read_rows(data: bytes, expected: RangeId) -> pa.Table:
             next="Restore the file from a backup, or use a commit that does not need it.",
         )
     return rows
+
+
+def read_paths(data: bytes, expected: RangeId) -> pa.StringArray:
+    """The paths of a range, of which nothing else is read; its id, which is that of whole rows, is not checked."""
+    table = _read(data, _PATHS, f"Range {expected}", _PATHS.names)
+    return table.column("path").chunk(0) if table.num_rows else pa.array([], pa.string())
 
 
 def write_ranges(ranges: Sequence[RangeInfo]) -> bytes:

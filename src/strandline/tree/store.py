@@ -23,6 +23,7 @@ from strandline.tree.range_file import (
     RangeInfo,
     metarange_id,
     range_id,
+    read_paths,
     read_ranges,
     read_rows,
     write_ranges,
@@ -136,6 +137,13 @@ class TreeStore:
             opened = OpenRange(rows)
             self._opened.put(info.address, opened, rows.nbytes)
         return opened
+
+    def paths(self, info: RangeInfo) -> pa.StringArray:
+        """The paths of a range, for a first look: of a range that is not in memory nothing else is read."""
+        opened = self._opened.get(info.address)
+        if opened is not None:
+            return column(opened.rows, "path")
+        return read_paths(self._load(info.address, f"range {info.id}"), info.id)
 
     def rows(self, info: RangeInfo) -> pa.Table:
         return self.open_range(info).rows

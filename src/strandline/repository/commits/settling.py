@@ -19,7 +19,7 @@ from strandline.engines import Merging, merging
 from strandline.errors import UsageError
 from strandline.ids import check_prefix, prefix_end
 from strandline.tree.apply import apply
-from strandline.tree.diff import diff
+from strandline.tree.diff import diff, diff_of
 from strandline.tree.merge import Strategies, Strategy, merge, strategy_for
 from strandline.tree.rows import Changes, Entry, entries_of, rows_from_entries
 from strandline.tree.store import Tree, TreeStore
@@ -152,12 +152,9 @@ class Settling:
     def special(self, base: Tree, side: Tree, engine: Merging) -> dict[str, tuple[Entry | None, Entry | None]]:
         """The records and marks of tables that a side changed, with what they were and what they are."""
         found: dict[str, tuple[Entry | None, Entry | None]] = {}
-        for part in diff(self._trees, base, side):
-            chosen = engine.special(part.paths)
-            paths = part.paths.filter(chosen).to_pylist()
-            if paths:
-                before, after = (_entries(rows.filter(chosen)) for rows in (part.left, part.right))
-                found |= dict(zip(paths, zip(before, after, strict=True), strict=True))
+        for part in diff_of(self._trees, base, side, engine.special):
+            before, after = _entries(part.left), _entries(part.right)
+            found |= dict(zip(part.paths.to_pylist(), zip(before, after, strict=True), strict=True))
         return found
 
     def rows_below(self, base: Tree, side: Tree, folder: str, engine: Merging) -> bool:
