@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.tree.diff import Kind, diff
+from strandline.tree.diff import Kind, diff, diff_of
 from strandline.tree.rows import Entry, entries_of
-from strandline.tree.store import EMPTY
+from strandline.tree.store import EMPTY, TreeStore
 from tests.tree.trees import entry, make, memory_trees, read, small_ranges
 
 PATHS = st.integers(0, 50).map(lambda n: f"k{n:02d}")
@@ -86,3 +88,16 @@ def test_a_scan_of_a_part_reads_that_part() -> None:
         assert store.find(tree, "k33x") is None
         assert store.find(tree, "zzz") is None
         assert store.find(tree, "a") is None
+
+
+@given(MODEL, MODEL)
+def test_differences_of_some_paths_are_some_of_the_differences(left: dict[str, Entry], right: dict[str, Entry]) -> None:
+    def wanted(paths: pa.StringArray) -> pa.BooleanArray:
+        return pc.ends_with(paths, "7")
+
+    with small_ranges():
+        store = memory_trees()
+        a, b = make(store, left), make(store, right)
+        for place in (store, TreeStore(store.blobs)):  # from memory, and from files of which the paths are read first
+            found = [path for part in diff_of(place, a, b, wanted) for path in part.paths.to_pylist()]
+            assert found == [path for part in diff(place, a, b) for path in part.paths.to_pylist() if path[-1] == "7"]
