@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
-from strandline.errors import MergeConflict
+from strandline.errors import MergeConflict, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.tables.frames import arrow_schema
@@ -146,3 +146,82 @@ def test_spark_reads_what_arrow_has_of_its_own(main: Branch, spark: SparkSession
         b"abc",
     )
     assert arrow_schema(table.record) == table.to_arrow().schema
+
+
+TEXTS = [
+    "",
+    " ",
+    "  around  ",
+    "line\nend",
+    "cr\r\nlf",
+    'a "quoted", text',
+    "\\",
+    "back\\slash",
+    '"',
+    ",",
+    "#",
+    "null",
+    "NULL",
+    "\t",
+]
+MOMENTS = [
+    datetime(2026, 1, 1, 1, 2, 3, 4),
+    datetime(1900, 1, 1, 0, 0, 0, 1),
+    datetime(2200, 12, 31, 23, 59, 59, 999_999),
+]
+
+
+@pytest.mark.parametrize("file_format", ["parquet", "orc", "json", "csv"])
+@pytest.mark.parametrize("header", [True, False])
+def test_no_format_changes_a_value_without_a_word(
+    main: Branch, spark: SparkSession, file_format: str, header: bool
+) -> None:
+    """What the format cannot hold is refused; all else is read as it was written, by Spark and by Arrow."""
+    kinds = {
+        "text": T.StringType(),
+        "moment": T.TimestampType(),
+        "local": T.TimestampNTZType(),
+        "day": T.DateType(),
+        "double": T.DoubleType(),
+        "amount": T.DecimalType(20, 3),
+        "long": T.LongType(),
+        "flag": T.BooleanType(),
+    }
+    schema = T.StructType([T.StructField("id", T.LongType())] + [T.StructField(n, k) for n, k in kinds.items()])
+    rows: list[tuple[Any, ...]] = []
+    for at, text in enumerate(TEXTS):
+        moment = MOMENTS[at % 3]
+        zoned = moment.replace(tzinfo=UTC, microsecond=0 if file_format == "orc" else moment.microsecond)
+        values = (text, zoned, moment, date(1969, 12, 31), 0.1 * at, Decimal("-1.500"), -(2**63) + at, at % 2 == 0)
+        rows.append((at, *values))
+        rows.append((100 + at, *(None if at % 8 == place else value for place, value in enumerate(values))))
+    rows.append((1000, *([None] * 8)))
+    options = {"header": header} if file_format == "csv" else None
+    table = main.table("t")
+    table.write(spark.createDataFrame(rows, schema), file_format=file_format, options=options)
+    found = {row.id: tuple(row)[1:] for row in table.to_spark(spark).collect()}
+    expected = {row.id: tuple(row)[1:] for row in spark.createDataFrame(rows, schema).collect()}
+    assert found == expected
+    by_arrow = {row["id"]: tuple(row.values())[1:] for row in table.to_arrow().to_pylist()}
+    assert by_arrow == {row[0]: row[1:] for row in rows}
+
+
+@pytest.mark.parametrize("file_format", ["json", "csv"])
+def test_a_column_of_nulls_and_empty_texts_keeps_its_rows(main: Branch, spark: SparkSession, file_format: str) -> None:
+    table = main.table("t")
+    table.write(spark.createDataFrame([(None,), ("",), ("a",)], "x string"), file_format=file_format)
+    assert sorted(table.to_arrow()["x"].to_pylist(), key=str) == sorted([None, "", "a"], key=str)
+    assert table.to_spark(spark).count() == 3
+
+
+def test_what_a_format_cannot_hold_is_refused(main: Branch, spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="stands for null in CSV"):
+        main.table("a").write(spark.createDataFrame([(r"\N",)], "x string"), file_format="csv")
+    with pytest.raises(UsageError, match="does not hold the bytes of column 'x'"):
+        main.table("b").write(spark.createDataFrame([(b"\xff",)], "x binary"), file_format="csv")
+    before = spark.createDataFrame([(datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),)], "x timestamp")
+    with pytest.raises(UsageError, match="a part of a second before 1970"):
+        main.table("c").write(before, file_format="orc")
+    assert not main.list().first()
+    main.table("d").write(spark.createDataFrame([(r"\N", "-")], "x string, y string"), file_format="json")
+    assert main.table("d").to_spark(spark).collect()[0].x == r"\N"

@@ -6,7 +6,7 @@ expression. Filters and column choices reach the files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from strandline.errors import StorageError, UsageError
 from strandline.tables.arrow_files import Describe, Files
 from strandline.tables.columns import arrow_type, kind_of
 from strandline.tables.condition import Condition
-from strandline.tables.record import TableRecord
+from strandline.tables.record import MOMENTS, SAFE_OPTIONS, TableRecord
 from strandline.tables.scan import TableFile
 from strandline.tables.values import partition_value
 
@@ -138,7 +138,7 @@ def _json_batches(
     """Files of JSON lines, one after the other: Arrow's datasets do not make dates and times of text."""
     from pyarrow import json  # noqa: PLC0415 - one format of several
 
-    _refuse_options(record, ("compression",))
+    _refuse_options(record, ("compression", *_ours(record, MOMENTS)))
     schema = arrow_schema(record)
     kinds = {field["name"]: kind_of(field) for field in record.fields}
     stored = [schema.field(field["name"]) for field in record.stored]
@@ -173,20 +173,27 @@ def _refuse_options(record: TableRecord, known: Sequence[str]) -> None:
         )
 
 
+def _ours(record: TableRecord, safe: Mapping[str, str]) -> list[str]:
+    """The options of a table that have the values that Arrow reads anyway."""
+    lower = {name.lower(): value for name, value in safe.items()}
+    return [name.lower() for name, value in record.options.items() if lower.get(name.lower()) == value]
+
+
 def _csv(record: TableRecord, stored: pa.Schema) -> ds.FileFormat:
     from pyarrow import csv  # noqa: PLC0415 - one format of several
 
-    known = ("header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "compression")
-    _refuse_options(record, known)
+    known = ("header", "sep", "delimiter", "quote", "escape", "nullvalue", "encoding", "compression", "multiline")
+    _refuse_options(record, (*known, *_ours(record, SAFE_OPTIONS["csv"])))
     options = {name.lower(): value for name, value in record.options.items()}
+    is_doubled = options.get("escape") == options.get("quote", '"')  # as RFC 4180 has it
     has_header = options.get("header", "false") == "true"
     return ds.CsvFileFormat(
         parse_options=csv.ParseOptions(
             delimiter=options.get("sep", options.get("delimiter", ",")),
             quote_char=options.get("quote", '"') or False,
-            double_quote=False,
-            escape_char=options.get("escape", "\\") or False,
-            newlines_in_values=False,
+            double_quote=is_doubled,
+            escape_char=False if is_doubled else options.get("escape", "\\") or False,
+            newlines_in_values=options.get("multiline", "false") == "true",
         ),
         # a file with a header may lack columns that came later
         read_options=csv.ReadOptions(

@@ -140,6 +140,26 @@ def plan_record(
     return record if record == held else replace(record, format=FORMAT_VERSION)
 
 
+MOMENTS = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+SAFE_OPTIONS: dict[str, dict[str, str]] = {
+    "csv": {
+        "header": "true",
+        "nullValue": r"\N",
+        "escape": '"',
+        "multiLine": "true",
+        "ignoreLeadingWhiteSpace": "false",
+        "ignoreTrailingWhiteSpace": "false",
+        **MOMENTS,
+    },
+    "json": MOMENTS,
+}
+"""What a new table of texts gets unless its first write says otherwise: by Spark's own options microseconds are cut,
+a line end in a text begins a row, an empty text is null, and blanks around a text are gone."""
+
+
 def _new_record(held: TableRecord | None, fields: Sequence[Field], wanted: WriteOptions) -> TableRecord:
     before = held or TableRecord(fields=())
     file_format = wanted.file_format or before.file_format
@@ -148,8 +168,9 @@ def _new_record(held: TableRecord | None, fields: Sequence[Field], wanted: Write
             f"{file_format!r} is not a format of tables.", next=f"Use one of {', '.join(get_args(FileFormat))}."
         )
     options = before.options if wanted.options is None and file_format == before.file_format else wanted.options
-    if file_format == "csv" and "header" not in {name.lower() for name in options or {}}:
-        options = {"header": "true", **(options or {})}  # so that a file by itself says what its columns are
+    given = {name.lower() for name in options or {}}
+    safe = {name: value for name, value in SAFE_OPTIONS.get(file_format, {}).items() if name.lower() not in given}
+    options = {**safe, **(options or {})}
     return TableRecord(
         fields=tuple(_plain(field) for field in fields),
         partition_by=before.partition_by if wanted.partition_by is None else wanted.partition_by,
@@ -223,6 +244,10 @@ def _refuse_bad_partitions(record: TableRecord, mode: str) -> None:
                 f"Column {field['name']!r} has a collation, and Spark does not partition by such columns.",
                 next="Partition by another column, or by one without a collation.",
             )
+    if record.file_format == "csv":
+        texts = [field["name"] for field in record.stored if field["type"] == "binary"]
+        if texts:
+            raise UsageError(f"CSV does not hold the bytes of column {texts[0]!r}.", next="Use Parquet, ORC or JSON.")
     if record.partition_by and len(record.partition_by) == len(record.names):
         raise UsageError("A table needs a column besides its partition columns.")
     if mode == "overwrite_partitions" and not record.partition_by:
