@@ -53,6 +53,9 @@ class Merging(Protocol):
     def described(self, folder: str) -> str:
         """A table or partition in words."""
 
+    def extends(self, before: bytes, after: bytes) -> bool:
+        """Whether a record reads what was written by an earlier one."""
+
     def merged_record(self, path: str, base: bytes | None, source: bytes, dest: bytes) -> bytes:
         """The record that holds the changes of both sides."""
 

@@ -7,40 +7,65 @@ much is hidden than too little: an address that cannot be parsed hides all that 
 from __future__ import annotations
 
 import re
+from urllib.parse import unquote
 
 HIDDEN = "***"
-_NAMES = r"pass(?:word|wd|phrase)?|pwd|sslpassword|\w*secret\w*|\w*(?:access|account|api|private|shared)[_-]?key\w*"
-_OPTION_NAMES = rf"{_NAMES}|passfile|\w*token\w*|\w*credential\w*|sig|signature|sas|key"
+LONGEST = 8_192
+"""Characters of a text that are looked at; what is behind them is not shown at all."""
+_NAME = (
+    r"[\w-]{0,40}(?:pass(?:word|wd|phrase)|pwd|secret|token|credential|signature"
+    r"|(?:access|account|api|private|shared)[_-]?key)[\w-]{0,40}"
+)
+_OPTION_NAME = rf"(?:{_NAME}|pass|passfile|sig|sas|key)"
+_VALUE = r"(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|[^\s&;,'\"}]+)"
 _QUOTED = re.compile(r"(['\"])([\w+.-]*:?)//(.*?)(?<!\\)\1")
-_ADDRESS = re.compile(r"(//|\b\w[\w+.-]*:/(?!/))([^\s'\"]*)")
-_MISTYPED = re.compile(r"[a-zA-Z][\w+.-]+:?/{1,2}[^/@]*:[^@]*@")
+_ADDRESS = re.compile(r"(//|\b\w[\w+.-]*:/(?!/))([^\s\"]*)")
+_MISTYPED = re.compile(r"(?:[a-zA-Z][\w+.-]+:?/{1,2}|[a-zA-Z][\w+.-]*:)[^/@]*:[^@]*@|[\w.-]+:[^/@]+@[\w.-]+/")
+_BARE = re.compile(r"(?<![\w/.@-])((?:\w[\w+.-]{0,40}:)?)[\w.-]{0,64}:[^\s/@\"']{1,256}@(?=[\w\[])")
+"""A user and a password before a host, where the slashes of the address are missing."""
 _INNER = re.compile(r"(=[\w+.-]*:?//)([^&]*)")
 """An address as an option of another one."""
 _ENCODED = re.compile(r"(?i)(%2f%2f)[^&\s'\"]*(%40)")
-_ANYWHERE = re.compile(rf"(?i)\b({_NAMES})=(?!…)([^\s&'\"]+|'[^']*'|\"[^\"]*\")")
-_OPTION = re.compile(rf"(?i)([?&;])({_OPTION_NAMES})=(?!…)[^\s&;'\"]*")
-_IS_SECRET = re.compile(rf"(?i){_OPTION_NAMES}")
+_ANYWHERE = re.compile(rf"(?i)(?<![\w-])({_NAME}\s{{0,3}}=\s{{0,3}})(?![….]){_VALUE}")
+_NAMED = re.compile(rf"(?i)(?<![\w-])((?:[\"']{_NAME}[\"']|\w*password)\s{{0,3}}:\s{{0,3}})(?![….]){_VALUE}")
+_BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{{8,}}".replace("{{", "{").replace("}}", "}"))
+_OPTION = re.compile(r"([?&;])([^=?&;\s'\"]{1,80})=[^\s&;'\"]*")
+_IS_SECRET = re.compile(rf"(?i){_OPTION_NAME}")
 
 
 def redacted(text: str) -> str:
     """A text in which each user, password and option that holds a secret is replaced by `***`."""
-    if ("/" in text and "@" in text) or "//" in text:
+    if len(text) > LONGEST:
+        text = f"{text[:LONGEST]}… and {len(text) - LONGEST:,} characters more"
+    if "/" in text and ("@" in text or ":" in text):
         text = _QUOTED.sub(lambda found: f"{found[1]}{found[2]}//{_without_user(found[3])}{found[1]}", text)
         text = _ADDRESS.sub(lambda found: found[1] + _without_user(found[2]), text)
-    text = _ENCODED.sub(rf"\1{HIDDEN}\2", text)
-    if "=" in text:
-        text = _OPTION.sub(rf"\1\2={HIDDEN}", text)
-        text = _ANYWHERE.sub(rf"\1={HIDDEN}", text)
-    return text
+    if "@" in text:
+        text = _BARE.sub(rf"\1{HIDDEN}@", text)
+    if "%40" in text:
+        text = _ENCODED.sub(rf"\1{HIDDEN}\2", text)
+    if "=" in text or ":" in text:
+        text = _OPTION.sub(_hidden_option, text)
+        text = _ANYWHERE.sub(rf"\1{HIDDEN}", text)
+        text = _NAMED.sub(rf"\1{HIDDEN}", text)
+    return _BEARER.sub(rf"\1 {HIDDEN}", text)
 
 
-def _without_user(rest: str) -> str:
+def _hidden_option(found: re.Match[str]) -> str:
+    is_shown = not _IS_SECRET.fullmatch(unquote(found[2])) or found[0].endswith("=…")
+    return found[0] if is_shown else f"{found[1]}{found[2]}={HIDDEN}"
+
+
+def _without_user(rest: str, depth: int = 0) -> str:
     """What comes after the slashes of an address, with the user hidden."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     host, colon, port = authority.rpartition(":")
     is_plain = "@" not in authority and (not colon or port.isdigit() or host.startswith("["))
+    if is_plain and depth > 1:
+        return HIDDEN  # an address in an address in an address
     if is_plain:
-        return authority + _INNER.sub(lambda found: found[1] + _without_user(found[2]), rest[len(authority) :])
+        inner = rest[len(authority) :]
+        return authority + _INNER.sub(lambda found: found[1] + _without_user(found[2], depth + 1), inner)
     # a password with an unescaped "/" or "@" ends at the last "@", whatever a parser would say
     user, at, after = rest.rpartition("@")
     return f"{HIDDEN}@{after}" if at else f"{user}{HIDDEN}"
@@ -53,7 +78,7 @@ def without_secrets(url: str) -> str:
         return redacted(url)
     rest = _without_user(rest).removeprefix(f"{HIDDEN}@")
     path, mark, query = rest.partition("?")
-    kept = [pair for pair in query.split("&") if not _IS_SECRET.fullmatch(pair.partition("=")[0])]
+    kept = [pair for pair in query.split("&") if not _IS_SECRET.fullmatch(unquote(pair.partition("=")[0]))]
     return redacted(scheme + separator + path + (mark + "&".join(kept) if query and kept else ""))
 
 

@@ -155,6 +155,27 @@ def test_a_file_that_somebody_writes_is_read_anew(tmp_path: Path) -> None:
             assert len(list(reader.scan(b"p", b"n"))) == number
 
 
+def test_pages_of_two_states_are_not_taken_for_damage(tmp_path: Path) -> None:
+    """What SQLite keeps of the file and what it reads of the new one do not fit together."""
+    path = tmp_path / "db"
+    with SqliteStore(path) as writer:
+        writer.set_many(b"p", [(b"%05d" % key, b"x" * 400) for key in range(5_000)])
+    with SqliteStore(path) as reader:
+        session = reader._local.session
+        for number in range(3):
+            session.connection.close()
+            session.connection, session.unchanged = _frozen(path)
+            assert reader.get(b"p", b"00000") is not None
+            with SqliteStore(path) as writer:
+                writer.delete_many(b"p", [b"%05d" % key for key in range(1, 5_000) if key % (number + 2)])
+                writer._writer.execute("VACUUM")  # type: ignore[union-attr]
+            assert len(list(reader.scan(b"p"))) == len([key for key in range(5_000) if _is_left(key, number)])
+
+
+def _is_left(key: int, number: int) -> bool:
+    return key == 0 or all(key % (step + 2) == 0 for step in range(number + 1))
+
+
 def test_a_reader_beside_a_busy_writer_sees_no_torn_page(tmp_path: Path) -> None:
     path = tmp_path / "db"
     with SqliteStore(path) as store:

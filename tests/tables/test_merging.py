@@ -7,6 +7,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -83,6 +84,11 @@ def exclude(one: str, other: str) -> bool:
 def sides(repo: Repository, main: Branch) -> tuple[Branch, Branch]:
     main.table("t").write(data(BASE), partition_by="month", message="base")
     return main, repo.create_branch("work", "main")
+
+
+def record_of(kinds: dict[str, str]) -> TableRecord:
+    fields = ({"name": name, "type": kind, "nullable": True, "metadata": {}} for name, kind in kinds.items())
+    return TableRecord(fields=tuple(fields))
 
 
 def act(branch: Branch, operation: str, first: int) -> None:
@@ -280,6 +286,81 @@ def test_columns_of_both_sides_come_in_order(sides: tuple[Branch, Branch]) -> No
     assert len(rows_of(main)) == 10
 
 
+@pytest.mark.parametrize("how", ["another partition", "another type", "made again"])
+@pytest.mark.parametrize("appended", ["fail", "keep"])
+def test_rows_never_come_under_a_record_that_reads_them_otherwise(
+    repo: Repository, main: Branch, how: str, appended: Any
+) -> None:
+    main.table("t").write(data(BASE), message="base")
+    work = repo.create_branch("work", "main")
+    if how == "made again":
+        work.delete_prefix("t/")
+        work.table("t").write(data(BASE), partition_by="month")
+    elif how == "another partition":
+        work.table("t").write(data(BASE), mode="overwrite", schema="replace", partition_by="month")
+    else:
+        changed = pa.table({"id": ["x"], "month": pa.array([1], pa.int32())})
+        work.table("t").write(changed, mode="overwrite", schema="replace")
+    work.commit(how)
+    act(main, "append 1", 100)
+    ours, theirs = rows_of(main), rows_of(work)
+    with pytest.raises(MergeConflict) as conflict:
+        main.merge(work, appended=appended)
+    assert conflict.value.paths == ("t",)
+    for strategy, expected in (("source-wins", theirs), ("dest-wins", ours)):
+        branch = repo.create_branch(strategy, "main")
+        branch.merge(work, strategy=strategy, appended=appended)  # type: ignore[arg-type]
+        assert rows_of(branch) == expected
+
+
+def test_a_picked_append_can_be_kept_beside_a_replacement(sides: tuple[Branch, Branch]) -> None:
+    main, work = sides
+    act(main, "replace 1", 100)
+    act(work, "append 1", 200)
+    with pytest.raises(MergeConflict):
+        main.cherry_pick(work)
+    main.cherry_pick(work, appended="keep")
+    assert {row["id"] for row in rows_of(main) if row["month"] == 1} == {100, 101, 200, 201}
+
+
+def test_reverting_a_replacement_asks_about_later_rows(sides: tuple[Branch, Branch]) -> None:
+    """The first replacement of a partition as well as the second one."""
+    main, _ = sides
+    for number in range(2):
+        act(main, "replace 1", 100 * number)
+        replaced = main.commit_id
+        act(main, "append 1", 500 + 100 * number)
+        with pytest.raises(MergeConflict, match="replaced its rows"):
+            main.revert(replaced)
+
+
+def test_a_record_that_is_none_is_a_conflict(repo: Repository, main: Branch) -> None:
+    work = repo.create_branch("work", "main")
+    for branch, text in ((main, '{"format": 2, "fields": [{"x": 0}]}'), (work, "[" * 100_000)):
+        branch.put(f"t/{RECORD_NAME}", text)
+        branch.commit("not a record")
+    with pytest.raises(MergeConflict) as conflict:
+        main.merge(work)
+    assert conflict.value.paths == ("t",)
+
+
+def test_statistics_of_a_dropped_column_are_dropped() -> None:
+    base = record_of({"a": "long", "x": "long"})
+    source, dest = record_of({"a": "long"}), msgspec.structs.replace(base, statistics=("x",))
+    merged = decode_record(merged_record("t", *map(encode_record, (base, source, dest))), "t")
+    assert merged.statistics == ()
+
+
+def test_columns_of_csv_lie_by_their_places() -> None:
+    base, a, b = (
+        msgspec.structs.replace(record_of(kinds), file_format="csv")
+        for kinds in ({"id": "long"}, {"id": "long", "a": "long"}, {"id": "long", "b": "long"})
+    )
+    with pytest.raises(Clash, match="by their places"):
+        merged_record("t", *map(encode_record, (base, a, b)))
+    assert decode_record(merged_record("t", *map(encode_record, (base, a, base))), "t").names == ("id", "a")
+
+
 @pytest.mark.parametrize(("strategy", "kind"), [("source-wins", "string"), ("dest-wins", "long")])
 def test_columns_that_differ_are_named(sides: tuple[Branch, Branch], strategy: Any, kind: str) -> None:
     main, work = sides
@@ -294,11 +375,7 @@ def test_columns_that_differ_are_named(sides: tuple[Branch, Branch], strategy: A
 
 NAMES = st.sampled_from("abcd")
 KINDS = st.sampled_from(["integer", "long", "string"])
-RECORDS = st.dictionaries(NAMES, KINDS, min_size=1).map(
-    lambda held: TableRecord(
-        fields=tuple({"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in held.items())
-    )
-)
+RECORDS = st.dictionaries(NAMES, KINDS, min_size=1).map(record_of)
 
 
 def attempt(base: TableRecord | None, source: TableRecord, dest: TableRecord) -> dict[str, Any] | None:
@@ -342,7 +419,7 @@ def test_the_command_line_settles_too(
         act(main, "replace 1", 100)
         act(work, "append 1", 200)
     assert run(["merge", "nyc/work", "nyc/main", "--dry-run"]) == 5
-    assert capsys.readouterr().out == "conflict\tt/month=1\n"
+    assert capsys.readouterr().out == ("conflict\tt/month=1\tthe branch replaced its rows, and the source added some\n")
     assert run(["merge", "nyc/work", "nyc/main"]) == 5
     shown = capsys.readouterr()
     assert "--take t/month=1=source" in shown.err

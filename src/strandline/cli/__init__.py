@@ -15,24 +15,28 @@ from io import TextIOWrapper
 
 INTERRUPTED = 130
 NO_OUTPUT = 9
+PIPE_CLOSED = 141
+"""What a shell says of a program that the closed pipe ended."""
 NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG)
 TRACEBACK_VARIABLE = "STRANDLINE_TRACEBACK"
 
 
 def run(arguments: list[str]) -> int:
     """Run a command line and return its exit code. Whatever is raised, one sentence says what happened."""
+    code = PIPE_CLOSED
     try:
         try:
             from strandline.cli import app  # noqa: PLC0415 - an interrupt may come while modules load
 
-            return app.run(arguments)
+            code = app.run(arguments)
         finally:
             sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        _drop_output()  # the reader of the pipe has had enough
-        return 0
+        _drop_output()  # the reader of the pipe has had enough; a command that had ended is what it was
+        return code
     except OSError as error:
         # an error of a file has its name, and those of stores are wrapped: this is one of a print
         if error.filename is not None or error.errno not in NOT_WRITABLE:

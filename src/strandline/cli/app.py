@@ -10,7 +10,7 @@ import typer
 
 import strandline
 from strandline.cli.output import Output
-from strandline.errors import StrandlineError
+from strandline.errors import StrandlineError, UsageError
 
 COMMANDS = {
     "init": "lake_commands.init",
@@ -101,7 +101,10 @@ def run(arguments: list[str]) -> int:
         Output("--json" in arguments).error(error)
         return error.exit_code
     except _WrongUsage as error:
-        error.show()
+        if "--json" in arguments:
+            Output(True).error(UsageError(error.format_message(), next="Look at the --help of the command."))
+        else:
+            error.show()
         return 2
     except typer.Abort:
         return 130

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
+from itertools import chain
 from typing import Annotated, Any
 
 import typer
@@ -134,6 +135,11 @@ class AppendedChoice(StrEnum):
     keep = "keep"
 
 
+AppendedOption = Annotated[
+    AppendedChoice, typer.Option(help="Where one side replaced rows of a partition and the other one added some.")
+]
+
+
 def merge(
     source: RefArgument,
     destination: BranchArgument,
@@ -141,9 +147,7 @@ def merge(
     meta: MetaOption = None,
     strategy: StrategyOption = None,
     take: TakeOption = None,
-    appended: Annotated[
-        AppendedChoice, typer.Option(help="Where one side replaced rows of a partition and the other one added some.")
-    ] = AppendedChoice.fail,
+    appended: AppendedOption = AppendedChoice.fail,
     squash: Annotated[bool, typer.Option("--squash", help="One commit with one parent.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and the conflicts.")] = False,
     lake: LakeOption = None,
@@ -154,27 +158,32 @@ def merge(
         if place_on_a_ref(source)[0] != place_on_a_ref(destination)[0]:
             raise UsageError("A merge stays in one repository.", next="Name two refs of the same one.")
         target = s.branch(destination)
-        chosen: dict[str, Any] = {**_decisions(strategy, take), "appended": appended.value}
+        chosen = _decisions(strategy, take, appended)
         if dry_run:
             found = target.preview_merge(s.ref(source), **chosen)
-            rows = [*_changes(found.changes), *_conflicts(found.conflicts)]
-            s.out.rows(rows, ("kind", "path"), "Nothing would change.")
+            changes = ({**change, "reason": None} for change in _changes(found.changes))
+            rows = chain(changes, _conflicts(found.conflicts))
+            s.out.rows(rows, _columns(found.conflicts), "Nothing would change.")
             if found.conflicts:
                 raise typer.Exit(MergeConflict("").exit_code)
             return
         try:
             made = target.merge(s.ref(source), message, squash=squash, metadata=metadata_of(meta), **chosen)
         except MergeConflict as conflict:
-            s.out.rows(_conflicts(conflict.reasons), ("kind", "path"))
+            s.out.rows(_conflicts(conflict.reasons), _columns(conflict.reasons))
             raise
         s.out.say(f"Merged {source} into {destination}: {made.id[:12]}", _commit_fields(made))
+
+
+def _columns(reasons: Mapping[str, str]) -> tuple[str, ...]:
+    return ("kind", "path", "reason") if any(reasons.values()) else ("kind", "path")
 
 
 def _conflicts(reasons: Mapping[str, str]) -> list[dict[str, object]]:
     return [{"kind": "conflict", "path": path, "reason": why or None} for path, why in reasons.items()]
 
 
-def _decisions(strategy: list[str] | None, take: list[str] | None) -> dict[str, Any]:
+def _decisions(strategy: list[str] | None, take: list[str] | None, appended: AppendedChoice) -> dict[str, Any]:
     strategies: dict[str, Any] = {}
     for text in strategy or []:
         prefix, _, word = text.rpartition("=")
@@ -185,7 +194,7 @@ def _decisions(strategy: list[str] | None, take: list[str] | None) -> dict[str, 
         if not equals or not path:
             raise UsageError(f"{text!r} is not PATH=SIDE.", next="For example --take tables/orders/month=3=source.")
         sides[path] = side
-    return {"strategy": strategies, "take": sides}
+    return {"strategy": strategies, "take": sides, "appended": appended.value}
 
 
 def revert(
@@ -195,12 +204,13 @@ def revert(
     message: MessageOption = None,
     strategy: StrategyOption = None,
     take: TakeOption = None,
+    appended: AppendedOption = AppendedChoice.fail,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Commit the opposite of what a commit did."""
     with session(lake, as_json) as s:
-        made = s.branch(branch).revert(commit_ref, message, parent=parent, **_decisions(strategy, take))
+        made = s.branch(branch).revert(commit_ref, message, parent=parent, **_decisions(strategy, take, appended))
         s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
 
 
@@ -211,12 +221,13 @@ def cherry_pick(
     message: MessageOption = None,
     strategy: StrategyOption = None,
     take: TakeOption = None,
+    appended: AppendedOption = AppendedChoice.fail,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Commit again, on a branch, what a commit did elsewhere."""
     with session(lake, as_json) as s:
-        made = s.branch(branch).cherry_pick(commit_ref, message, parent=parent, **_decisions(strategy, take))
+        made = s.branch(branch).cherry_pick(commit_ref, message, parent=parent, **_decisions(strategy, take, appended))
         s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
 
 

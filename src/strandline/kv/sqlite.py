@@ -445,9 +445,10 @@ class SqliteStore(Store):
     def get(self, partition: bytes, key: bytes) -> bytes | None:
         session = self._enter()
         try:
-            row = session.connection.execute(_GET, (partition + b"\0" + key,)).fetchone()
-            if session.unchanged is not None:
-                (row,) = self._settled(session, _GET, (partition + b"\0" + key,), [row]) or (None,)
+            if session.unchanged is None:
+                row = session.connection.execute(_GET, (partition + b"\0" + key,)).fetchone()
+            else:
+                row = next(iter(self._settled(session, _GET, (partition + b"\0" + key,))), None)
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
         finally:
@@ -460,9 +461,10 @@ class SqliteStore(Store):
         last = partition + b"\1" if end is None else partition + b"\0" + end
         session = self._enter()
         try:
-            rows = session.connection.execute(_SCAN, (partition + b"\0" + start, last, limit)).fetchall()
-            if session.unchanged is not None:
-                rows = self._settled(session, _SCAN, (partition + b"\0" + start, last, limit), rows)
+            if session.unchanged is None:
+                rows = session.connection.execute(_SCAN, (partition + b"\0" + start, last, limit)).fetchall()
+            else:
+                rows = self._settled(session, _SCAN, (partition + b"\0" + start, last, limit))
         except sqlite3.Error as error:
             raise self._failed(error, "no") from error
         finally:
@@ -472,15 +474,24 @@ class SqliteStore(Store):
         cut = len(partition) + 1
         return Page([key[cut:] for key, _ in rows], [value for _, value in rows])
 
-    def _settled(self, session: Session, statement: str, arguments: Any, rows: list[Any]) -> list[Any]:
-        """What was read from a file as from one that nobody changes; read anew if somebody did."""
+    def _settled(self, session: Session, statement: str, arguments: Any) -> list[Any]:
+        """What is read from a file as from one that nobody changes; read anew if somebody did, whatever it looked like.
+
+        Pages of two states of the file look damaged to SQLite.
+        """
         for _ in range(READ_ATTEMPTS):
-            if session.unchanged is None or session.unchanged.holds():
+            unchanged = session.unchanged
+            try:
+                rows: list[Any] = session.connection.execute(statement, arguments).fetchall()
+            except sqlite3.Error:
+                if unchanged is None or unchanged.holds():
+                    raise
+                rows = []
+            if unchanged is None or unchanged.holds():
                 return rows
             _close(session)
             session.unchanged = None
             session.connection = self._connect(session)
-            rows = session.connection.execute(statement, arguments).fetchall()
         raise StoreUnavailable(
             f"{self.path} kept changing while it was read.",
             happened="no",

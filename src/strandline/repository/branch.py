@@ -149,18 +149,19 @@ class Branch(StagedWrites):
         parent: int | None = None,
         strategy: MergeStrategy = None,
         take: Mapping[str, Side] | None = None,
+        appended: Appended = "fail",
         committer: str | None = None,
     ) -> Commit:
         """Commit the opposite of what a commit did.
 
         Args:
             parent: of a merge commit, the parent (from 1) whose side stays.
-            strategy, take: as for `merge`; the source is what was before the commit.
+            strategy, take, appended: as for `merge`; the source is what was before the commit.
         """
         target = self._other(commit)
         text = message if message is not None else f"Revert {target.get_commit().message!r} ({target.commit_id[:12]})"
         draft = make_draft(self._core, text, None, committer, None)
-        decisions = check_decisions(strategy, take)
+        decisions = check_decisions(strategy, take, appended)
         return revert(self._core, self._at, target, draft, decisions, self._make_object, parent=parent)
 
     @logged("cherry-pick")
@@ -172,18 +173,19 @@ class Branch(StagedWrites):
         parent: int | None = None,
         strategy: MergeStrategy = None,
         take: Mapping[str, Side] | None = None,
+        appended: Appended = "fail",
         committer: str | None = None,
     ) -> Commit:
         """Commit again, here, what a commit did elsewhere.
 
         Args:
             parent: of a merge commit, the parent (from 1) that it is compared with.
-            strategy, take: as for `merge`; the source is the commit.
+            strategy, take, appended: as for `merge`; the source is the commit.
         """
         target = self._other(commit)
         text = message if message is not None else target.get_commit().message
         draft = make_draft(self._core, text, None, committer, None)
-        decisions = check_decisions(strategy, take)
+        decisions = check_decisions(strategy, take, appended)
         return cherry_pick(self._core, self._at, target, draft, decisions, self._make_object, parent=parent)
 
     @logged("hard reset")

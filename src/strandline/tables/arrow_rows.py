@@ -26,6 +26,7 @@ from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import Statistics
 from strandline.tables.table import Table, WriteResult
+from strandline.tables.values import partition_value
 from strandline.tables.writing import outside, write_rows
 
 BATCH_MAX_ROWS = 128 << 10
@@ -34,12 +35,15 @@ GROUP_MIN_ROWS = 128 << 10
 GROUP_MAX_ROWS = 1 << 20
 OPEN_FILES_MAX = 512
 PARTITIONS_MAX = 100_000
+FOLDER_MAX_BYTES = 255
+"""What file systems allow."""
 COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none", "uncompressed")
 DEFAULT_COMPRESSION = "snappy"
 """Spark's, too."""
 _ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
 """What Spark escapes in the name of a partition's folder."""
-_UNFIT_PARTITIONS = ("binary",)
+_UNFIT_PARTITIONS = ("binary", "float")
+"""Spark spells the same number in another way, and a partition that has two names is two partitions to a merge."""
 
 
 def write_table(table: Table, data: object, options: WriteOptions) -> WriteResult:
@@ -56,7 +60,7 @@ def rows_from(data: object) -> ArrowRows:
     module = type(data).__module__.partition(".")[0]
     if module == "polars" and hasattr(data, "collect"):
         data = data.collect()
-    if module == "pandas" and hasattr(data, "index"):
+    if module == "pandas" and hasattr(data, "columns"):
         data = _from_pandas(data)
     if isinstance(data, pa.RecordBatch):
         data = pa.Table.from_batches([data])
@@ -115,7 +119,8 @@ class ArrowRows:
         _refuse_unfit(record)
         wanted = arrow_schema(record)
         held = {name: at for at, name in enumerate(self._schema.names)}
-        if self._schema.equals(wanted):
+        texts = [name for name in record.partition_by if wanted.field(name).type == pa.string()]
+        if self._schema.equals(wanted) and not texts:
             return self
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -124,6 +129,9 @@ class ArrowRows:
                     _cast(batch.column(held[one.name]), one) if one.name in held else pa.nulls(len(batch), one.type)
                     for one in wanted
                 ]
+                for name in texts:
+                    at = wanted.get_field_index(name)
+                    columns[at] = _without_unnamed(columns[at])
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
         return ArrowRows(wanted, batches)
@@ -235,6 +243,8 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
     try:
+        if pa.types.is_dictionary(column.type):
+            return column.dictionary.cast(field.type).take(column.indices)
         return column.cast(field.type)
     except (pa.ArrowException, TypeError) as error:
         raise SchemaMismatch(
@@ -242,6 +252,11 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
             safe="Nothing of the write is visible on the branch.",
             next="Round or cast the column first.",
         ) from error
+
+
+def _without_unnamed(column: pa.Array) -> pa.Array:
+    """Texts that no folder can be named by are null as a partition, as they are to Spark; conditions see them so."""
+    return pc.if_else(pc.is_in(column, pa.array(["", NULL_PARTITION])), pa.scalar(None, pa.string()), column)
 
 
 def _file_options(record: TableRecord) -> Any:
@@ -268,8 +283,10 @@ class _Folders:
         schema = arrow_schema(record)
         self._stored = [field["name"] for field in record.stored]
         self._columns = record.partition_by
+        self._kinds = {field["name"]: kind_of(field) for field in record.fields}
         self._known: list[dict[Any, str]] = [{} for _ in self._columns]
-        folders = [pa.field(f"folder {at}", pa.string()) for at in range(len(self._columns))]
+        prefix = max((name for name in self._stored if name.startswith("folder")), default="folder")
+        folders = [pa.field(f"{prefix} {at}", pa.string()) for at in range(len(self._columns))]
         self.schema = pa.schema([*(schema.field(name) for name in self._stored), *folders])
         self.partitioning = ds.DirectoryPartitioning(pa.schema(folders), segment_encoding="none") if folders else None
 
@@ -277,37 +294,35 @@ class _Folders:
         columns = [batch.column(name) for name in self._stored]
         for name, known in zip(self._columns, self._known, strict=True):
             column = batch.column(name).dictionary_encode(null_encoding="encode")
-            names = [_folder(name, value, known) for value in _texts(column.dictionary)]
+            names = [self._folder(name, value, known) for value in _texts(column.dictionary)]
             columns.append(pa.array(names, pa.string()).take(column.indices))
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    def _folder(self, column: str, text: str | None, known: dict[Any, str]) -> str:
+        if text not in known:
+            name = f"{_escaped(column)}={NULL_PARTITION if text is None else _escaped(text)}"
+            has_value = text is None or partition_value(text, self._kinds[column]) is not None
+            if not has_value or "\0" in name or len(name.encode()) > FOLDER_MAX_BYTES:
+                raise UsageError(
+                    f"{text!r} in column {column!r} cannot be the name of a partition's folder.",
+                    safe="Nothing of the write is visible on the branch.",
+                    next="Take these rows out, or partition by another column.",
+                )
+            known[text] = name
+        return known[text]
 
 
 def _texts(values: pa.Array) -> list[str | None]:
     """Values as Spark writes them in the names of folders, in UTC."""
     kind = values.type
-    if pa.types.is_floating(kind):
-        return [None if value is None else _spelled(value) for value in values.to_pylist()]
+    if pa.types.is_decimal(kind):
+        return [None if value is None else format(value, "f") for value in values.to_pylist()]
     if pa.types.is_timestamp(kind):
         plain = values.cast(pa.timestamp("us"))
         found: list[str | None] = pc.strftime(plain, format="%Y-%m-%d %H:%M:%S").to_pylist()
         return [None if text is None else text.rstrip("0").rstrip(".") if "." in text else text for text in found]
     texts: list[str | None] = values.cast(pa.string()).to_pylist()
     return texts
-
-
-def _spelled(value: float) -> str:
-    if value != value:
-        return "NaN"
-    if value in (float("inf"), float("-inf")):
-        return "Infinity" if value > 0 else "-Infinity"
-    return repr(value)
-
-
-def _folder(column: str, text: str | None, known: dict[Any, str]) -> str:
-    if text not in known:
-        value = NULL_PARTITION if text in (None, "") else _escaped(str(text))
-        known[text] = f"{_escaped(column)}={value}"
-    return known[text]
 
 
 def _escaped(text: str) -> str:

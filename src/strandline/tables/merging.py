@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from strandline.errors import FormatError
-from strandline.tables.columns import same_type
+from strandline.tables.columns import is_widening, same_type
 from strandline.tables.layout import OVERWRITE_NAME, is_hidden
 from strandline.tables.record import RECORD_NAME, Field, TableRecord, decode_record, encode_record
 
@@ -73,13 +73,36 @@ def merged_record(path: str, base: bytes | None, source: bytes, dest: bytes) -> 
         theirs, ours = decode_record(source, path), decode_record(dest, path)
     except FormatError as error:
         raise Clash(error.what) from error
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise Clash("its record cannot be read") from error
     fields = _fields(held, theirs, ours)
     settings = {name: _setting(name, held, theirs, ours, is_new=base is None) for name in _OTHERS}
     merged = replace(ours, fields=tuple(fields), format=max(theirs.format, ours.format), **settings)
+    if merged.file_format == "csv" and _added(held, theirs) and _added(held, ours):
+        raise Clash("both sides added columns, and the files of CSV have them by their places")
+    if merged.statistics is not None:
+        merged = replace(merged, statistics=tuple(name for name in merged.statistics if name in merged.names))
     missing = [name for name in merged.partition_by if name not in merged.names]
     if missing or not merged.stored:
         raise Clash(f"its partition column {missing[0]!r} was dropped" if missing else "no column would be left")
     return encode_record(merged)
+
+
+def extends(before: bytes, after: bytes) -> bool:
+    """Whether a record still reads what was written by an earlier one: columns came or got wider, and nothing else."""
+    try:
+        held, new = decode_record(before, ""), decode_record(after, "")
+        kinds = {field["name"]: field["type"] for field in new.fields}
+        return all(getattr(held, name) == getattr(new, name) for name in _OTHERS[:3]) and all(
+            name in kinds and (same_type(kind, kinds[name]) or is_widening(kind, kinds[name]))
+            for name, kind in ((field["name"], field["type"]) for field in held.fields)
+        )
+    except (FormatError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+
+
+def _added(base: TableRecord, side: TableRecord) -> bool:
+    return bool(set(side.names) - set(base.names)) and bool(base.fields)
 
 
 def _setting(name: str, base: TableRecord, source: TableRecord, dest: TableRecord, *, is_new: bool) -> Any:

@@ -7,13 +7,14 @@ from itertools import islice
 
 import msgspec
 
+from strandline.blob import BlobNotFound
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import Compute, NewHead, set_head
 from strandline.branch.rules.record import Action, refuse_blocked
 from strandline.branch.view import uncommitted
 from strandline.engines import merging
-from strandline.errors import PATHS_SHOWN, Advice, MergeConflict, NothingToMerge, UsageError
+from strandline.errors import PATHS_SHOWN, Advice, MergeConflict, NothingToMerge, ObjectMissing, UsageError
 from strandline.ids import CommitId
 from strandline.repository.commits.settling import Decisions, Settling, Three
 from strandline.repository.core.promises import pinned
@@ -180,7 +181,13 @@ def _parent(record: Commit, parent: int | None, verb: str) -> CommitId:
 def _settling(core: RepositoryCore, make: MakeObject) -> Settling:
     def read(entry: Entry) -> bytes:
         blobs, key = core.resolver.resolve(entry.physical_address)
-        return blobs.get(key)
+        try:
+            return blobs.get(key)
+        except BlobNotFound:
+            raise ObjectMissing(
+                f"The bytes of the record of a table are gone: there is nothing at {entry.physical_address!r}.",
+                next="`strandline fsck` lists what is missing; restore it from a backup of the object store.",
+            ) from None
 
     return Settling(core.stores.trees, read, make)
 

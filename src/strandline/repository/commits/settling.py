@@ -8,8 +8,10 @@ path by path (`tree.merge`).
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -24,6 +26,8 @@ from strandline.tree.merge import Strategies, Strategy, merge, strategy_for
 from strandline.tree.rows import Changes, Entry, entries_of, rows_from_entries
 from strandline.tree.store import Tree, TreeStore
 
+Pair = tuple[Entry | None, Entry | None]
+"""What an object was and what it is."""
 Side = Literal["source", "dest"]
 SIDES = ("source", "dest")
 Appended = Literal["fail", "keep"]
@@ -121,21 +125,24 @@ class Settling:
 
     def _decided(self, three: Three, take: Mapping[str, Side]) -> Three:
         base, source = three.base, three.source
-        for path in sorted(take, key=len):
-            wanted = three.source if take[path] == "source" else three.dest
-            for start, end in _ranges(path):
-                base = self._with_range(base, three.dest, start, end)
-                source = self._with_range(source, wanted, start, end)
+        for paths in _levels(take):
+            ours: list[Changes] = []
+            theirs: list[Changes] = []
+            # ranges of one level do not overlap, so all of them are one change of each tree
+            for start, end, path in sorted((start, end, one) for one in paths for start, end in _ranges(one)):
+                wanted = three.source if take[path] == "source" else three.dest
+                ours += self._difference(base, three.dest, start, end)
+                theirs += self._difference(source, wanted, start, end)
+            base, source = self._applied(base, ours), self._applied(source, theirs)
         return Three(base, source, three.dest)
 
-    def _with_range(self, tree: Tree, other: Tree, start: str, end: str | None) -> Tree:
-        """A tree with another one's content in a range of paths."""
-        return self._applied(tree, (part.as_changes() for part in diff(self._trees, tree, other, start, end)))
+    def _difference(self, tree: Tree, other: Tree, start: str, end: str) -> list[Changes]:
+        """What makes a tree another one in a range of paths; at the empty end, of all paths from there on."""
+        return [part.as_changes() for part in diff(self._trees, tree, other, start, end or None)]
 
     def _with_records(self, three: Three, records: Mapping[str, Entry]) -> Three:
-        base = three.base
-        for path in records:
-            base = self._with_range(base, three.dest, path, path + "\0")
+        ours = [self._difference(three.base, three.dest, path, path + "\0") for path in sorted(records, key=str.encode)]
+        base = self._applied(three.base, chain.from_iterable(ours))
         return Three(base, self._with_entries(three.source, records), three.dest)
 
     def _with_entries(self, tree: Tree, entries: Mapping[str, Entry]) -> Tree:
@@ -164,6 +171,10 @@ class Settling:
             if any(engine.are_rows(path, folder) for path in added):
                 return True
         return False
+
+    def extends(self, engine: Merging, before: Entry, after: Entry) -> bool:
+        """Whether the record that a table has now reads what was written by the one before."""
+        return engine.extends(self._read(before), self._read(after))
 
     def merged_record(self, engine: Merging, path: str, base: Entry | None, source: Entry, dest: Entry) -> Entry:
         """Raises `Merging.Clash` if the two cannot become one."""
@@ -205,7 +216,7 @@ class _Tables:
         theirs, ours = self._theirs.get(path), self._ours.get(path)
         folder = self._engine.folder_of(path)
         if folder is not None:
-            self._look_at_rows(folder, _after(theirs), _after(ours))
+            self._look_at_rows(folder, theirs, ours)
             return
         table = self._engine.table_of(path)
         assert table is not None
@@ -214,21 +225,25 @@ class _Tables:
                 self._look_at_record(table, path, ours[0], theirs[1], ours[1])
             return
         for mine, other, which in ((theirs, self._three.dest, "source"), (ours, self._three.source, "branch")):
-            is_gone = mine is not None and mine[1] is None
-            if is_gone and self._settling.rows_below(self._three.base, other, table, self._engine):
-                self._excluded(table, f"the {which} removed the table, and the other side wrote to it")
+            if mine is None or mine[0] is None:
+                continue
+            is_gone = mine[1] is None
+            is_other = mine[1] is not None and not self._settling.extends(self._engine, mine[0], mine[1])
+            if (is_gone or is_other) and self._settling.rows_below(self._three.base, other, table, self._engine):
+                done = "removed the table" if is_gone else "changed how its rows are read"
+                self._excluded(table, f"the {which} {done}, and the other side wrote to it")
 
     def _look_at_record(self, table: str, path: str, base: Entry | None, source: Entry, dest: Entry) -> None:
         try:
             self.records[path] = self._settling.merged_record(self._engine, path, base, source, dest)
         except self._engine.Clash as clash:
-            if strategy_for(path, self._decisions.strategies) is None:
-                self.clashes[table] = str(clash)
+            self._excluded(table, str(clash))
 
-    def _look_at_rows(self, folder: str, source: Entry | None, dest: Entry | None) -> None:
+    def _look_at_rows(self, folder: str, source: Pair | None, dest: Pair | None) -> None:
+        """A mark that changed in any way, also by a revert that takes it back, tells of rows that were replaced."""
         three, settling = self._three, self._settling
         if source is not None and dest is not None:
-            if source.identity != dest.identity:
+            if _identity(source[1]) != _identity(dest[1]):
                 self._excluded(folder, "both sides replaced its rows")
             return
         if self._decisions.appended == "keep":
@@ -246,18 +261,30 @@ class _Tables:
             self.sides[folder] = "source" if strategy == "source-wins" else "dest"
 
 
-def _after(change: tuple[Entry | None, Entry | None] | None) -> Entry | None:
-    return None if change is None else change[1]
+def _identity(entry: Entry | None) -> object:
+    return None if entry is None else entry.identity
 
 
 def _entries(rows: pa.Table) -> list[Entry | None]:
     return [None if path is None else entry for path, entry in entries_of(rows)]
 
 
-def _ranges(path: str) -> Iterator[tuple[str, str | None]]:
+def _levels(paths: Iterable[str]) -> list[list[str]]:
+    """Paths by how many of the others they lie below: what is decided further down counts more."""
+    levels: dict[int, list[str]] = defaultdict(list)
+    above: list[tuple[str, str]] = []
+    for folder, path in sorted((path if not path or path.endswith("/") else path + "/", path) for path in paths):
+        while above and not folder.startswith(above[-1][0]):
+            above.pop()
+        levels[len(above)].append(path)
+        above.append((folder, path))
+    return [levels[depth] for depth in sorted(levels)]
+
+
+def _ranges(path: str) -> Iterator[tuple[str, str]]:
     """The paths that a decision is about: the path itself and what is below it; with a "/" at the end only that."""
     if not path or path.endswith("/"):
-        yield path, prefix_end(path) if path else None
+        yield path, prefix_end(path) or ""
         return
     yield path, path + "\0"
-    yield path + "/", prefix_end(path + "/")
+    yield path + "/", prefix_end(path + "/") or ""
