@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import decimal
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -511,3 +513,23 @@ def test_the_command_says_what_it_did_not_compare(
     assert "bytes were not: --content reads them" in capsys.readouterr().out
     assert run(["fsck", "nyc", "--content"]) == 0
     assert "Compared the bytes of 2 files." in capsys.readouterr().out
+
+
+ENDING = """
+import pyarrow as pa, strandline
+main = strandline.open({kv}, create=True, compaction=False).repository("nyc", create=True).branch("main")
+rows = pa.table({{"id": range(1000), "month": [number % 12 for number in range(1000)]}})
+for name in "abc":
+    main.table(name).write(rows, partition_by="month", message=name)
+    main.table(name).to_arrow()
+    main.table(name).to_arrow(where="id > 3")
+"""
+
+
+@pytest.mark.parametrize("place", ["folder", "object store"])
+def test_a_script_that_has_read_tables_ends_as_it_should(tmp_path: Path, place: str) -> None:
+    """A thread of Arrow that wanted Python while the interpreter ended aborted the process, in half of the runs."""
+    for number in range(8):
+        kv = f"{str(tmp_path / f'lake{number}')!r}" if place == "folder" else "kv='memory://x', blob='memory://y'"
+        done = subprocess.run([sys.executable, "-c", ENDING.format(kv=kv)], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import io
+import os
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
+from weakref import WeakSet
 
 import pyarrow as pa
 from pyarrow import fs
@@ -16,8 +21,36 @@ from strandline.tables.scan import TableFile, cut, vanished
 if TYPE_CHECKING:
     from strandline.repository.core.repository_core import RepositoryCore
 
+EXIT_WAIT_S = 2.0
+LAST_STEPS_S = 0.05
+"""For what a thread does after it has let go of a file: it frees what it used to open it."""
 Describe = Callable[[], str]
 """Tells the table and its commit, if there is something to complain of."""
+
+
+_open: WeakSet[Any] = WeakSet()
+"""Files of Python that Arrow has: its threads let go of them a moment after the call that read them returned."""
+
+
+_was_used: list[bool] = []
+
+
+def _noted(file: Any) -> Any:
+    _was_used[:] = [True]
+    _open.add(file)
+    return file
+
+
+@atexit.register
+def _wait_for_arrow() -> None:
+    """Wait until Arrow's threads have let go of Python: one that wants it while it ends aborts the process."""
+    if not _was_used:
+        return
+    gc.collect()  # scans that nobody holds any more
+    until = time.monotonic() + EXIT_WAIT_S
+    while len(_open) and time.monotonic() < until:
+        time.sleep(0.001)
+    time.sleep(LAST_STEPS_S)
 
 
 class _Handler(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no types
@@ -64,7 +97,9 @@ class Files(_Handler):
         blobs, key = self._core.resolver.resolve(file.info.physical_address)
         try:
             local = blobs.local_path(key)
-            opened = pa.OSFile(local, "r") if local is not None else pa.PythonFile(blobs.open_read(key), mode="r")
+            opened = (
+                pa.OSFile(local, "r") if local is not None else pa.PythonFile(_noted(blobs.open_read(key)), mode="r")
+            )
             if opened.size() != file.info.size:
                 raise cut(file, self._place(), opened.size())
             return opened
@@ -73,6 +108,33 @@ class Files(_Handler):
 
     def open_input_stream(self, path: str) -> Any:
         return self.open_input_file(path)
+
+
+def file_system(core: RepositoryCore, files: Sequence[TableFile], place: Describe) -> tuple[fs.FileSystem, list[str]]:
+    """A file system with the files of a scan, and what they are called in it.
+
+    Files on this machine are Arrow's own business: a thread of Arrow that asks Python for something when the
+    interpreter ends aborts the process. They are looked at before the scan, as `Files` does when it opens them.
+
+    Raises:
+        ObjectMissing, Corrupted: a file on this machine is gone, or has another size.
+    """
+    paths = []
+    for file in files:
+        blobs, key = core.resolver.resolve(file.info.physical_address)
+        local = blobs.local_path(key)
+        # Arrow tells compression by the name, and the one that the table has for a file counts
+        if local is None or local.rpartition(".")[2] != file.relative.rpartition(".")[2]:
+            names = [f"{at}/{one.relative.rpartition('/')[2]}" for at, one in enumerate(files)]
+            return fs.PyFileSystem(Files(core, files, place)), names
+        try:
+            size = os.stat(local).st_size
+        except (FileNotFoundError, NotADirectoryError):
+            raise vanished(file, place()) from None
+        if size != file.info.size:
+            raise cut(file, place(), size)
+        paths.append(local)
+    return fs.LocalFileSystem(), paths
 
 
 class Uploads(_Handler):
@@ -100,4 +162,4 @@ class Uploads(_Handler):
                 self._failed.append(error)
                 raise
 
-        return pa.PythonFile(ObjectWriter(arrive), mode="w")
+        return pa.PythonFile(_noted(ObjectWriter(arrive)), mode="w")

@@ -17,7 +17,7 @@ from pyarrow import fs
 
 from strandline.blob import is_absolute
 from strandline.errors import StorageError, UsageError
-from strandline.tables.arrow_files import Describe, Files
+from strandline.tables.arrow_files import Describe, Files, file_system
 from strandline.tables.columns import arrow_type, kind_of
 from strandline.tables.condition import Condition
 from strandline.tables.record import MOMENTS, SAFE_OPTIONS, TableRecord
@@ -46,7 +46,7 @@ def dataset_of(
     """
     schema = arrow_schema(record)
     file_format = _format(record, schema)
-    source = fs.PyFileSystem(Files(core, files, place))
+    source, names = file_system(core, files, place)
     kinds = {field["name"]: kind_of(field) for field in record.fields}
     fragments = []
     for at, file in enumerate(files):
@@ -56,8 +56,7 @@ def dataset_of(
             known = part if known is None else known & part
         # an empty file of lines has no rows to parse, and Arrow's readers refuse it
         if file.info.size or record.file_format not in ("csv", "json"):
-            name = f"{at}/{file.relative.rpartition('/')[2]}"
-            fragment = file_format.make_fragment(name, source, partition_expression=known)
+            fragment = file_format.make_fragment(names[at], source, partition_expression=known)
             if record.file_format == "parquet" and is_absolute(file.info.physical_address):
                 _refuse_other_case(fragment, schema, file)
             fragments.append(fragment)
