@@ -200,7 +200,9 @@ def test_the_core_works_with_no_extra_installed(tmp_path: Path) -> None:
         "main = lake.repository('nyc', create=True).branch('main')\n"
         "main.put('a', b'1'); main.commit('c'); work = main.create_branch('w'); work.put('b', b'2'); work.commit('d')\n"
         "main.merge(work); print(main.list()); print(main.diff('main~1'))\n"
-        "try:\n    main.table('t').write(None)\n"
+        "import pyarrow; main.table('t').write(pyarrow.table({'a': [1]})); assert main.table('t').count() == 1\n"
+        "assert main.table('t').to_arrow().to_pylist() == [{'a': 1}]\n"
+        "try:\n    main.table('t').to_spark(None)\n"
         'except strandline.UsageError as error:\n    assert "strandline[spark]" in str(error)\n'
         "else:\n    raise SystemExit('no error')\n"
     )
