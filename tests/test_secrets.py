@@ -186,6 +186,7 @@ def test_whatever_a_password_holds_it_is_hidden(password: str, user: str, scheme
     [
         f"password = {PLANTED}",
         f"db_password={PLANTED}",
+        f"password=.{PLANTED}",
         f"PGPASSWORD={PLANTED} psql",
         f"token={PLANTED}",
         f"s3://bucket/x?X-Amz-Signature={PLANTED}&a=1",

@@ -26,8 +26,8 @@ _BARE = re.compile(r"(?<![\w/.@-])((?:\w[\w+.-]{0,40}:)?)[\w.-]{0,64}:[^\s/@\"']
 _INNER = re.compile(r"(=[\w+.-]*:?//)([^&]*)")
 """An address as an option of another one."""
 _ENCODED = re.compile(r"(?i)(%2f%2f)[^&\s'\"]*(%40)")
-_ANYWHERE = re.compile(rf"(?i)(?<![\w-])({_NAME}\s{{0,3}}=\s{{0,3}})(?![….]){_VALUE}")
-_NAMED = re.compile(rf"(?i)(?<![\w-])((?:[\"']{_NAME}[\"']|\w*password)\s{{0,3}}:\s{{0,3}})(?![….]){_VALUE}")
+_ANYWHERE = re.compile(rf"(?i)(?<![\w-])({_NAME}\s{{0,3}}=\s{{0,3}})(?!…|\.\.\.){_VALUE}")
+_NAMED = re.compile(rf"(?i)(?<![\w-])((?:[\"']{_NAME}[\"']|\w*password)\s{{0,3}}:\s{{0,3}})(?!…|\.\.\.){_VALUE}")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[\w.~+/=-]{{8,}}".replace("{{", "{").replace("}}", "}"))
 _OPTION = re.compile(r"([?&;])([^=?&;\s'\"]{1,80})=[^\s&;'\"]*")
 _IS_SECRET = re.compile(rf"(?i){_OPTION_NAME}")

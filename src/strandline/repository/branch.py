@@ -20,7 +20,7 @@ from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.importing import ImportResult, import_objects
-from strandline.repository.commits.merging import MergePreview, cherry_pick, merge_into, preview_merge, revert
+from strandline.repository.commits.merging import MergePreview, merge_into, preview_merge, replay
 from strandline.repository.commits.settling import Appended, MergeStrategy, Side, check_decisions
 from strandline.repository.core.promises import pinned
 from strandline.repository.feed import Feed
@@ -162,7 +162,8 @@ class Branch(StagedWrites):
         text = message if message is not None else f"Revert {target.get_commit().message!r} ({target.commit_id[:12]})"
         draft = make_draft(self._core, text, None, committer, None)
         decisions = check_decisions(strategy, take, appended)
-        return revert(self._core, self._at, target, draft, decisions, self._make_object, parent=parent)
+        make = self._make_object
+        return replay(self._core, self._at, target, draft, decisions, make, parent=parent, undoes=True)
 
     @logged("cherry-pick")
     def cherry_pick(
@@ -186,7 +187,8 @@ class Branch(StagedWrites):
         text = message if message is not None else target.get_commit().message
         draft = make_draft(self._core, text, None, committer, None)
         decisions = check_decisions(strategy, take, appended)
-        return cherry_pick(self._core, self._at, target, draft, decisions, self._make_object, parent=parent)
+        make = self._make_object
+        return replay(self._core, self._at, target, draft, decisions, make, parent=parent, undoes=False)
 
     @logged("hard reset")
     def hard_reset(self, ref: Ref | str, *, force: bool = False) -> None:

@@ -113,7 +113,7 @@ def _nothing_to_merge(core: RepositoryCore, at: BranchAt, source: Ref) -> Nothin
     return NothingToMerge(f"There is nothing to merge from {source.expression!r}. {why}", next=advice)
 
 
-def revert(
+def replay(
     core: RepositoryCore,
     at: BranchAt,
     target: Ref,
@@ -122,43 +122,22 @@ def revert(
     make: MakeObject,
     *,
     parent: int | None,
+    undoes: bool,
 ) -> Commit:
-    undone = core.commits.get(target.commit_id)
-    before = _parent(undone, parent, "revert")
+    """Commit what a commit did once more, or, for a revert, the opposite of it."""
+    verb, doing = ("revert", "Reverting") if undoes else ("cherry-pick", "Picking")
+    commit = core.commits.get(target.commit_id)
+    before = _parent(commit, parent, verb)
     settling = _settling(core, make)
+    why = "The branch no longer has what this commit did." if undoes else "The branch has all that this commit did."
 
     def compute(head: Commit) -> NewHead:
-        head_tree, tree_before = core.commits.tree(head.id), core.commits.tree(before)
-        three = Three(core.commits.tree(undone.id), tree_before, head_tree)
-        tree = _merged(settling, three, decisions, "Reverting", target)
-        return _changed_head(tree, head_tree, head, draft, "The branch no longer has what this commit did.")
+        head_tree, old, new = (core.commits.tree(id) for id in (head.id, before, commit.id))
+        three = Three(new, old, head_tree) if undoes else Three(old, new, head_tree)
+        return _changed_head(_merged(settling, three, decisions, doing, target), head_tree, head, draft, why)
 
-    with pinned(core.stores, [undone.id, before], f"revert on {at.name}"):
-        return _finish(core, at, "commit", "revert", compute)
-
-
-def cherry_pick(
-    core: RepositoryCore,
-    at: BranchAt,
-    target: Ref,
-    draft: Draft,
-    decisions: Decisions,
-    make: MakeObject,
-    *,
-    parent: int | None,
-) -> Commit:
-    picked = core.commits.get(target.commit_id)
-    before = _parent(picked, parent, "cherry-pick")
-    settling = _settling(core, make)
-
-    def compute(head: Commit) -> NewHead:
-        head_tree, tree_before = core.commits.tree(head.id), core.commits.tree(before)
-        three = Three(tree_before, core.commits.tree(picked.id), head_tree)
-        tree = _merged(settling, three, decisions, "Picking", target)
-        return _changed_head(tree, head_tree, head, draft, "The branch has all that this commit did.")
-
-    with pinned(core.stores, [picked.id, before], f"cherry-pick onto {at.name}"):
-        return _finish(core, at, "commit", "cherry-pick", compute)
+    with pinned(core.stores, [commit.id, before], f"{verb} on {at.name}"):
+        return _finish(core, at, "commit", verb, compute)
 
 
 def _parent(record: Commit, parent: int | None, verb: str) -> CommitId:

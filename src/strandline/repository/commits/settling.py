@@ -156,9 +156,9 @@ class Settling:
 
     # --- what tables say ----------------------------------------------------------------------------------------------
 
-    def special(self, base: Tree, side: Tree, engine: Merging) -> dict[str, tuple[Entry | None, Entry | None]]:
+    def special(self, base: Tree, side: Tree, engine: Merging) -> dict[str, Pair]:
         """The records and marks of tables that a side changed, with what they were and what they are."""
-        found: dict[str, tuple[Entry | None, Entry | None]] = {}
+        found: dict[str, Pair] = {}
         for part in diff_of(self._trees, base, side, engine.special):
             before, after = _entries(part.left), _entries(part.right)
             found |= dict(zip(part.paths.to_pylist(), zip(before, after, strict=True), strict=True))
@@ -209,7 +209,7 @@ class _Tables:
             self._look_at(path)
 
     def covers(self, path: str) -> bool:
-        """Whether a conflict of a path is told by one of a table or partition."""
+        """Whether a conflict of a path is a part of one of a table or partition."""
         return any(path.startswith(folder + "/") for folder in self.clashes)
 
     def _look_at(self, path: str) -> None:
