@@ -20,7 +20,7 @@ from strandline.ids import new_id
 from strandline.tables.arrow_files import Uploads
 from strandline.tables.columns import Kind, arrow_type, kind_of, spark_fields
 from strandline.tables.condition import Condition
-from strandline.tables.frames import arrow_schema, rows_of
+from strandline.tables.frames import Scan, arrow_schema, rows_of
 from strandline.tables.layout import NULL_PARTITION
 from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
@@ -147,7 +147,7 @@ class ArrowRows:
                     raise outside(where)
                 yield batch
             if partly:
-                for batch in rows_of(table.ref._core, record, partly, table._describe, None, None):
+                for batch in rows_of(Scan(table.ref._core, record, partly, table._describe)):
                     yield batch.filter(~is_true)
 
         return ArrowRows(self._schema, batches)

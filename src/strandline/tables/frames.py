@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -223,50 +224,52 @@ def _unfit(error: Exception) -> UsageError:
     )
 
 
-def rows_of(
-    core: RepositoryCore,
-    record: TableRecord,
-    files: Sequence[TableFile],
-    place: Describe,
-    condition: Condition | None,
-    columns: Sequence[str] | None,
-) -> pa.RecordBatchReader:
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What is read of a table.
+
+    Attributes:
+        files: those that may hold a row.
+        condition: that rows have to fulfil, or None.
+        columns: which ones, in this order; None for all.
+    """
+
+    core: RepositoryCore
+    record: TableRecord
+    files: Sequence[TableFile]
+    place: Describe
+    condition: Condition | None = None
+    columns: Sequence[str] | None = None
+
+
+def _dataset(scan: Scan, kind: type[ds.FileSystemDataset] = ds.FileSystemDataset) -> ds.Dataset:
+    return dataset_of(scan.core, scan.record, scan.files, scan.place, kind)
+
+
+def rows_of(scan: Scan) -> pa.RecordBatchReader:
     """A stream of the rows for which a condition is true; what goes wrong on the way is said in our words."""
-    scanner = _scanner(core, record, files, place, condition, columns)
+    scanner = _scanner(scan)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with _in_our_words(place):
+        with _in_our_words(scan.place):
             yield from scanner.to_batches()
 
     return pa.RecordBatchReader.from_batches(scanner.projected_schema, batches())
 
 
-def table_of(
-    core: RepositoryCore,
-    record: TableRecord,
-    files: Sequence[TableFile],
-    place: Describe,
-    condition: Condition | None,
-    columns: Sequence[str] | None,
-) -> pa.Table:
+def table_of(scan: Scan) -> pa.Table:
     """The rows of `rows_of` in memory, read side by side."""
-    with _in_our_words(place):
-        return _scanner(core, record, files, place, condition, columns).to_table()
+    with _in_our_words(scan.place):
+        return _scanner(scan).to_table()
 
 
-def count_of(
-    core: RepositoryCore,
-    record: TableRecord,
-    files: Sequence[TableFile],
-    place: Describe,
-    condition: Condition | None,
-) -> int:
+def count_of(scan: Scan) -> int:
     """How many rows a condition is true for."""
-    columns = sorted(condition.columns()) if condition is not None else [record.stored[0]["name"]]
-    with _in_our_words(place):
-        if record.file_format == "json":
-            return sum(map(len, rows_of(core, record, files, place, condition, columns)))
-        return int(dataset_of(core, record, files, place).count_rows(filter=_filter(condition)))
+    columns = sorted(scan.condition.columns()) if scan.condition is not None else [scan.record.stored[0]["name"]]
+    with _in_our_words(scan.place):
+        if scan.record.file_format == "json":
+            return sum(map(len, rows_of(replace(scan, columns=columns))))
+        return int(_dataset(scan).count_rows(filter=_filter(scan.condition)))
 
 
 @contextmanager
@@ -280,25 +283,19 @@ def _in_our_words(place: Describe) -> Iterator[None]:
         ) from error
 
 
-def _scanner(
-    core: RepositoryCore,
-    record: TableRecord,
-    files: Sequence[TableFile],
-    place: Describe,
-    condition: Condition | None,
-    columns: Sequence[str] | None,
-) -> Any:
-    chosen = list(record.names if columns is None else columns)
+def _scanner(scan: Scan) -> Any:
+    record, condition = scan.record, scan.condition
+    chosen = list(record.names if scan.columns is None else scan.columns)
     matching = _filter(condition)
     schema = arrow_schema(record)
-    if record.file_format == "json":
+    if scan.record.file_format == "json":
         needed = [name for name in record.names if name in {*chosen, *(condition.columns() if condition else ())}]
-        lines = _json_batches(core, record, files, place, needed)
+        lines = _json_batches(scan.core, record, scan.files, scan.place, needed)
         scanner = ds.Scanner.from_batches(
             lines, schema=pa.schema([schema.field(name) for name in needed]), columns=chosen, filter=matching
         )
     else:
-        dataset = dataset_of(core, record, files, place)
+        dataset = _dataset(scan)
         try:
             scanner = dataset.scanner(columns=chosen, filter=matching)
         except pa.ArrowException as error:
@@ -306,15 +303,9 @@ def _scanner(
     return scanner
 
 
-def source_of(
-    core: RepositoryCore,
-    record: TableRecord,
-    files: Sequence[TableFile],
-    place: Describe,
-    condition: Condition | None,
-) -> ds.Dataset | pa.Table:
+def source_of(scan: Scan) -> ds.Dataset | pa.Table:
     """The matching rows as something that can be read more than once: a dataset; of JSON lines, a table in memory."""
-    if record.file_format == "json":
-        return table_of(core, record, files, place, condition, None)
-    dataset = dataset_of(core, record, files, place, _Streamed)
-    return dataset if condition is None else dataset.filter(_filter(condition))
+    if scan.record.file_format == "json":
+        return table_of(scan)
+    dataset = _dataset(scan, _Streamed)
+    return dataset if scan.condition is None else dataset.filter(_filter(scan.condition))

@@ -141,7 +141,7 @@ class Table:
         known = _rows(files) if condition is None else None
         if known is not None:
             return known
-        found: int = _frames().count_of(self.ref._core, record, files, self._describe, condition)
+        found: int = _frames().count_of(self._scan(record, files, condition))
         return found
 
     def size(self) -> int:
@@ -236,7 +236,7 @@ class Table:
     def to_arrow(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows as an Arrow table, in memory; arguments and errors are those of `to_arrow_batches`."""
         record, files, condition = self._chosen(where, columns)
-        found: pa.Table = _frames().table_of(self.ref._core, record, files, self._describe, condition, columns)
+        found: pa.Table = _frames().table_of(self._scan(record, files, condition, columns))
         return found
 
     def to_arrow_batches(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
@@ -251,10 +251,17 @@ class Table:
             ObjectMissing, StorageError: while it is read, a file of the table is gone or damaged.
         """
         record, files, condition = self._chosen(where, columns)
-        rows: pa.RecordBatchReader = _frames().rows_of(
-            self.ref._core, record, files, self._describe, condition, columns
-        )
+        rows: pa.RecordBatchReader = _frames().rows_of(self._scan(record, files, condition, columns))
         return rows
+
+    def _scan(
+        self,
+        record: TableRecord,
+        files: list[TableFile],
+        condition: Condition | None,
+        columns: Sequence[str] | None = None,
+    ) -> Any:
+        return _frames().Scan(self.ref._core, record, files, self._describe, condition, columns)
 
     def _chosen(
         self, where: str | None, columns: Sequence[str] | None
@@ -295,7 +302,7 @@ class Table:
         """
         into = _package("duckdb").connect() if connection is None else connection
         record, files, condition = self._chosen(where, columns)
-        rows = _frames().source_of(self.ref._core, record, files, self._describe, condition)
+        rows = _frames().source_of(self._scan(record, files, condition))
         relation: duckdb.DuckDBPyRelation = into.from_arrow(rows)
         if columns is None:
             return relation
