@@ -109,23 +109,30 @@ def pairs_of(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, float]
     """By name, how much slower B was than A."""
     yield f"{OF_RUN}, wall", b["wall_s"] / a["wall_s"]
     yield f"{OF_RUN}, processor", b["processor_s"] / a["processor_s"]
-    theirs = {(row["name"], row["setting"]): row for row in a["results"]}
+    # by name alone: the setting of some rows has figures in it
+    theirs = {row["name"]: row for row in a["results"]}
     for row in b["results"]:
-        other = theirs.get((row["name"], row["setting"]))
+        other = theirs.get(row["name"])
         if other is None or not other["value"] or not row["value"]:
             continue
         ratio = row["value"] / other["value"]
-        yield f"{row['name']} ({row['setting']})", 1 / ratio if row["better"] == "more" else ratio
+        yield row["name"], 1 / ratio if row["better"] == "more" else ratio
     for name, took in b["references"].items():
         yield f"reference: {name}", took / a["references"][name]
 
 
 def compare(name: str, a: Path, b: Path, max_pairs: int) -> dict[str, list[float]]:
-    """Run pairs until each interval is narrow enough, or there are enough pairs."""
+    """Run pairs until each interval is narrow enough, or there are enough pairs, or somebody interrupts."""
     found: dict[str, list[float]] = defaultdict(list)
     for number in range(max_pairs):
         first, second = (a, b) if number % 2 == 0 else (b, a)
-        one, other = measured(first, name), measured(second, name)
+        try:
+            one, other = measured(first, name), measured(second, name)
+        except KeyboardInterrupt:
+            print(f"  interrupted in pair {number + 1}", flush=True)
+            break
+        took = f"{one['wall_s']:.0f} s and {other['wall_s']:.0f} s"
+        print(f"  pair {number + 1} of at most {max_pairs}: {took}", file=sys.stderr, flush=True)
         for what, ratio in pairs_of(*((one, other) if number % 2 == 0 else (other, one))):
             found[what].append(ratio)
         if number + 1 >= MIN_PAIRS and all(is_narrow(ratios) for ratios in found.values()):

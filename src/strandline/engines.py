@@ -72,6 +72,9 @@ class Engine(Protocol):
     def write_table(self, table: Any, data: Any, options: Any) -> Any:
         """Write a frame into a table, as its `WriteOptions` say; returns a `WriteResult`."""
 
+    def collected(self, frame: Any) -> Any:
+        """The rows of a frame as an Arrow table of this process, computed once."""
+
     def marker(self, session: Any) -> Any:
         """The `Marker` of a garbage collection that reads metadata in this engine."""
 

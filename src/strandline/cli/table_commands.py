@@ -110,12 +110,15 @@ def history(
                 "committer": change.committer,
                 "message": change.message,
                 "files": f"+{change.added_files} -{change.removed_files}",
-                "rows": "" if change.added_rows is None else f"+{change.added_rows} -{change.removed_rows}",
+                "operation": change.operation,
+                "rows": "" if change.inserted_rows is None else f"+{change.inserted_rows} -{change.deleted_rows}",
                 "columns": "changed" if change.schema_changed else "",
                 "commit": change.commit,
                 "added_bytes": change.added_bytes,
+                "added_rows": change.added_rows,
+                "removed_rows": change.removed_rows,
                 "removed_bytes": change.removed_bytes,
             }
             for change in _table(s, place).history(amount=amount)
         )
-        s.out.rows(rows, ("id", "date", "committer", "message", "files", "rows", "columns"), "No commit changed it.")
+        s.out.rows(rows, ("id", "date", "committer", "message", "operation", "files", "rows", "columns"), "No commit changed it.")

@@ -3,8 +3,8 @@
 from strandline.spark.changes import changes
 from strandline.spark.copying import copier
 from strandline.spark.garbage import marker
-from strandline.spark.read import read_table
+from strandline.spark.read import collected, read_table
 from strandline.spark.session import configure
 from strandline.spark.write import write_table
 
-__all__ = ["changes", "configure", "copier", "marker", "read_table", "write_table"]
+__all__ = ["changes", "collected", "configure", "copier", "marker", "read_table", "write_table"]

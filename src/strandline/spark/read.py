@@ -15,6 +15,7 @@ from functools import reduce
 from typing import Any
 from urllib.parse import quote
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
@@ -27,6 +28,7 @@ from strandline.repository.core.repository_core import RepositoryCore
 from strandline.spark.roots import folders_and_files, still_whole
 from strandline.spark.session import described, held_settings, is_connect, reason_of
 from strandline.tables.condition import Condition, refused
+from strandline.tables.keys import Among, among
 from strandline.tables.layout import in_own_place, is_skipped_by_spark
 from strandline.tables.record import RESERVED_COLUMNS, TableRecord
 from strandline.tables.scan import Pruning, TableFile, cut, vanished
@@ -66,19 +68,19 @@ def _provider(collation: str) -> str:
     return "spark" if collation.startswith("UTF8_") else "icu"
 
 
-def read_table(table: Table, spark: SparkSession, where: str | Column | None) -> DataFrame:
+def read_table(table: Table, spark: SparkSession, where: Any) -> DataFrame:
     """The rows of a table as a data frame, read only from files that may have rows for which a condition is true."""
     record = table.record
     files = list(table._files(record))
     if where is not None:
-        condition = _condition(spark, record, where)
+        condition = condition_of(spark, record, where)
         files = files if condition is None else Pruning(record, condition).needed(files)
     with described(spark, f"strandline: plan a read of {table.path}"):
         frame = scan_files(spark, table, record, files)
         if where is None:
             return frame
         try:
-            chosen = frame.where(where)
+            chosen = _among(frame, condition) if isinstance(condition, Among) else frame.where(where)
             if is_connect(spark):
                 chosen.isStreaming  # noqa: B018 - a question that the server answers: only now it sees the condition
         except Exception as error:
@@ -86,10 +88,28 @@ def read_table(table: Table, spark: SparkSession, where: str | Column | None) ->
     return chosen
 
 
-def _condition(spark: SparkSession, record: TableRecord, where: str | Column) -> Condition | None:
+def _among(frame: DataFrame, condition: Among) -> DataFrame:
+    keys = frame.sparkSession.createDataFrame(condition.keys)
+    return frame.join(keys, condition.keys.column_names, "left_semi").select(*map(quoted, frame.columns))
+
+
+def collected(frame: DataFrame) -> pa.Table:
+    """The rows of a frame in this process, computed once."""
+    try:
+        return frame.toArrow()
+    except Exception as error:
+        raise StorageError(
+            f"Spark failed to compute the keys: {reason_of(error)}.", next="Mend the frame, then repeat the call."
+        ) from error
+
+
+def condition_of(spark: SparkSession, record: TableRecord, where: Any) -> Condition | None:
+    """What a text, a column or a frame of keys says; None if only Spark knows."""
     from strandline.tables.condition_text import condition_of_column, parse_condition  # noqa: PLC0415 - loads a SQL parser
 
     zone = spark.conf.get("spark.sql.session.timeZone") or TIME_ZONE
+    if not isinstance(where, str | Column):
+        return among(where, record)
     if not isinstance(where, str):
         # Spark Connect shows strings without quotes, so that nothing is sure; Spark itself skips what it can
         return None if is_connect(spark) else condition_of_column(str(where), record, zone)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from threading import Thread
+from typing import Any, cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from strandline.errors import StorageError, StrandlineError, UsageError
 from strandline.repository.objects.writable import Writable
-from strandline.spark.read import TIME_ZONE, no_filesystem, quoted, scan_files, struct_of
+from strandline.spark.read import TIME_ZONE, condition_of, no_filesystem, quoted, scan_files, struct_of
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
 from strandline.tables.columns import Kind
-from strandline.tables.condition import Condition, refused
+from strandline.tables.condition import Condition, NotUnderstood, refused
+from strandline.tables.keys import Among, told
 from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import Statistics
@@ -25,6 +27,8 @@ TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 """Spark's default, INT96, has no statistics and is deprecated."""
 ADVISORY_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
 UNFIT = "strandline: the format does not hold: "
+COUNT_PATIENCE_S = 5.0
+AMONG = "is among the keys"
 UNFULFILLED, END = "strandline: a row does not fulfil: ", " :end"
 
 
@@ -38,8 +42,9 @@ class SparkRows:
 
     engine = "Spark"
 
-    def __init__(self, data: DataFrame) -> None:
+    def __init__(self, data: DataFrame, counted: Observation | None = None) -> None:
         self._data = data
+        self._counted = counted
 
     @property
     def fields(self) -> Sequence[Field]:
@@ -67,21 +72,41 @@ class SparkRows:
             )
         )
 
+    def condition(self, record: TableRecord, column: Column) -> Condition:
+        from strandline.tables.condition_text import refuse_changing_column  # noqa: PLC0415 - loads a SQL parser
+
+        refuse_changing_column(str(column), record)
+        found = condition_of(self._data.sparkSession, record, column)
+        return NotUnderstood(str(column)) if found is None else found
+
     def replacing(
-        self, table: Table, record: TableRecord, where: str, condition: Condition, partly: Sequence[TableFile]
+        self, table: Table, record: TableRecord, where: Any, condition: Condition, partly: Sequence[TableFile]
     ) -> SparkRows:
-        is_true = F.coalesce(F.expr(where), F.lit(False))
-        outside = F.raise_error(F.lit(UNFULFILLED + where + END)).cast("boolean")
+        outside = F.raise_error(F.lit(UNFULFILLED + told(where, condition) + END)).cast("boolean")
+        names = [quoted(name) for name in record.names]
         try:
-            rows = self._data.where(F.when(is_true, F.lit(True)).otherwise(outside))
+            counted = Observation()
+            own = self._data.observe(counted, F.count(F.lit(1)).alias("rows"))
+            data, is_true = _judged(own, where, condition)
+            rows = data.where(F.when(is_true, F.lit(True)).otherwise(outside)).select(*names)
             if partly:
-                rows = rows.unionByName(scan_files(self._data.sparkSession, table, record, partly).where(~is_true))
+                held, is_true = _judged(scan_files(data.sparkSession, table, record, partly), where, condition)
+                rows = rows.unionByName(held.where(~is_true).select(*names))
             rows.isStreaming  # noqa: B018 - on Spark Connect nobody has looked at the condition yet
         except StrandlineError:
             raise
         except Exception as error:
-            raise refused(where, record, reason_of(error)) from error
-        return SparkRows(rows)
+            raise refused(told(where, condition), record, reason_of(error)) from error
+        return SparkRows(rows, counted)
+
+    def own_rows(self) -> int | None:
+        found: list[int] = []
+        if (counted := self._counted) is not None:
+            # Spark's listeners may have lost the event: then nobody would ever answer
+            asking = Thread(target=lambda: found.append(counted.get["rows"]), daemon=True)
+            asking.start()
+            asking.join(COUNT_PATIENCE_S)
+        return found[0] if found else None
 
     def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
         branch = cast("Writable", table.ref)
@@ -94,6 +119,15 @@ class SparkRows:
         self, table: Table, record: TableRecord, files: Sequence[TableFile], columns: Mapping[str, Kind]
     ) -> dict[str, Statistics]:
         return computed_statistics(self._data.sparkSession, table, record, files, columns)
+
+
+def _judged(frame: DataFrame, where: Any, condition: Condition) -> tuple[DataFrame, Column]:
+    """A frame, and whether its rows fulfil a condition; of keys the frame has a column more, which says it."""
+    if isinstance(condition, Among):
+        flag = max([AMONG, *(f"{name} " for name in frame.columns if name.startswith(AMONG))])
+        keys = frame.sparkSession.createDataFrame(condition.keys).withColumn(flag, F.lit(True))
+        return frame.join(keys, condition.keys.column_names, "left"), F.coalesce(quoted(flag), F.lit(False))
+    return frame, F.coalesce(F.expr(where) if isinstance(where, str) else where, F.lit(False))
 
 
 def _guarded(data: DataFrame, record: TableRecord) -> DataFrame:

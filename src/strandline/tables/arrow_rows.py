@@ -17,10 +17,12 @@ from pyarrow import fs
 
 from strandline.errors import SchemaMismatch, StorageError, StrandlineError, UsageError
 from strandline.ids import new_id
+from strandline.tables.given import data_of, reason_of
 from strandline.tables.arrow_files import Uploads
 from strandline.tables.columns import Kind, arrow_type, kind_of, spark_fields
 from strandline.tables.condition import Condition
 from strandline.tables.frames import Scan, arrow_schema, rows_of
+from strandline.tables.keys import told
 from strandline.tables.layout import NULL_PARTITION
 from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
@@ -29,8 +31,6 @@ from strandline.tables.table import Table, WriteResult
 from strandline.tables.values import partition_value
 from strandline.tables.writing import outside, write_rows
 
-BATCH_MAX_ROWS = 128 << 10
-"""So that files are encoded while the next rows are arranged."""
 GROUP_MIN_ROWS = 128 << 10
 GROUP_MAX_ROWS = 1 << 20
 OPEN_FILES_MAX = 512
@@ -48,52 +48,8 @@ _UNFIT_PARTITIONS = ("binary", "float")
 
 def write_table(table: Table, data: object, options: WriteOptions) -> WriteResult:
     """Write rows of this process; see `Table.write`."""
-    return write_rows(table, rows_from(data), options)
-
-
-def rows_from(data: object) -> ArrowRows:
-    """The rows of whatever holds some.
-
-    Raises:
-        UsageError: it does not, or a column has a type that tables do not hold.
-    """
-    module = type(data).__module__.partition(".")[0]
-    if module == "polars" and hasattr(data, "collect"):
-        data = data.collect()
-    if module == "pandas" and hasattr(data, "columns"):
-        data = _from_pandas(data)
-    if isinstance(data, pa.RecordBatch):
-        data = pa.Table.from_batches([data])
-    if isinstance(data, pa.Table):
-        held = data
-        return ArrowRows(held.schema, lambda: held.to_batches(BATCH_MAX_ROWS))
-    if module in ("duckdb", "_duckdb") and hasattr(data, "to_arrow_reader"):
-        data = data.to_arrow_reader(GROUP_MIN_ROWS)
-    if isinstance(data, pa.RecordBatchReader):
-        return ArrowRows(data.schema, lambda: data)
-    try:
-        reader = pa.RecordBatchReader.from_stream(data)
-    except (pa.ArrowException, TypeError) as error:
-        raise UsageError(
-            f"A table cannot be written from {type(data).__module__}.{type(data).__name__}.",
-            next="Give a Spark DataFrame, an Arrow table or record batch reader, a Polars or pandas frame, or a DuckDB "
-            "relation.",
-        ) from error
-    return ArrowRows(reader.schema, lambda: reader)
-
-
-def _from_pandas(frame: Any) -> pa.Table:
-    if any(name is not None for name in frame.index.names):
-        raise UsageError(
-            f"The frame has the index {list(frame.index.names)}, which is not a column.",
-            next="Make columns of it with reset_index(), or drop it with reset_index(drop=True).",
-        )
-    try:
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise UsageError(
-            f"The frame has a column that Arrow cannot hold: {_reason(error)}.", next="Give it one type of values."
-        ) from error
+    found = data_of(data)
+    return write_rows(table, ArrowRows(found.schema, found.batches), options)
 
 
 class ArrowRows:
@@ -110,6 +66,7 @@ class ArrowRows:
     def __init__(self, schema: pa.Schema, batches: Callable[[], Iterable[pa.RecordBatch]]) -> None:
         self._schema = schema
         self._batches = batches
+        self._own_rows: int | None = None
 
     @property
     def fields(self) -> Sequence[Field]:
@@ -136,21 +93,33 @@ class ArrowRows:
 
         return ArrowRows(wanted, batches)
 
+    def condition(self, record: TableRecord, column: Any) -> NoReturn:
+        raise UsageError(
+            "A Spark column is a condition for rows of Spark, and these are of this process.",
+            next='Write the condition as a text, such as where="month = 3", or give a frame of keys.',
+        )
+
     def replacing(
-        self, table: Table, record: TableRecord, where: str, condition: Condition, partly: Sequence[TableFile]
+        self, table: Table, record: TableRecord, where: Any, condition: Condition, partly: Sequence[TableFile]
     ) -> ArrowRows:
         is_true = pc.coalesce(condition.arrow(), pc.scalar(False))
 
         def batches() -> Iterator[pa.RecordBatch]:
+            made._own_rows = 0
             for batch in self._batches():
+                made._own_rows += len(batch)
                 if len(batch.filter(is_true)) != len(batch):
-                    raise outside(where)
+                    raise outside(told(where, condition))
                 yield batch
             if partly:
                 for batch in rows_of(Scan(table.ref._core, record, partly, table._describe)):
                     yield batch.filter(~is_true)
 
-        return ArrowRows(self._schema, batches)
+        made = ArrowRows(self._schema, batches)
+        return made
+
+    def own_rows(self) -> int | None:
+        return self._own_rows
 
     def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
         folders = _Folders(record)
@@ -203,14 +172,10 @@ def _fail(error: Exception, table: Table) -> NoReturn:
     if isinstance(error, StrandlineError):
         raise error
     raise StorageError(
-        f"Arrow failed to write table {table.path!r}: {_reason(error)}.",
+        f"Arrow failed to write table {table.path!r}: {reason_of(error)}.",
         safe="Nothing of it is visible on the branch.",
         next="Look at the data and at the disk, then write again.",
     ) from error
-
-
-def _reason(error: Exception) -> str:
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def _refuse_unfit(record: TableRecord) -> None:
@@ -248,7 +213,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         return column.cast(field.type)
     except (pa.ArrowException, TypeError) as error:
         raise SchemaMismatch(
-            f"A value of column {field.name!r} does not fit its type, {field.type}: {_reason(error)}.",
+            f"A value of column {field.name!r} does not fit its type, {field.type}: {reason_of(error)}.",
             safe="Nothing of the write is visible on the branch.",
             next="Round or cast the column first.",
         ) from error

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import ClassVar
 
@@ -71,10 +71,20 @@ def refuse_changing(text: str, record: TableRecord) -> None:
     Raises:
         UsageError: it calls such a function.
     """
-    for call in sqlglot.parse_one(text, read="spark").find_all(exp.Func):
-        name = (call.name if isinstance(call, exp.Anonymous) else call.sql_name()).lower()
-        if name in _CHANGING:
-            raise refused(text, record, f"{name}() has another value each time, so nobody knows which rows are meant")
+    calls = sqlglot.parse_one(text, read="spark").find_all(exp.Func)
+    _refuse_calls(text, record, (call.name if isinstance(call, exp.Anonymous) else call.sql_name() for call in calls))
+
+
+def refuse_changing_column(text: str, record: TableRecord) -> None:
+    """The same for the text of a Spark `Column`, in which a call is a name before a bracket."""
+    _refuse_calls(text, record, re.findall(r"(\w+)\(", re.sub(_QUOTED, "''", text.removeprefix("Column<'"))))
+
+
+def _refuse_calls(text: str, record: TableRecord, names: Iterable[str]) -> None:
+    for name in names:
+        if name.lower() in _CHANGING:
+            reason = f"{name.lower()}() has another value each time, so nobody knows which rows are meant"
+            raise refused(text, record, reason)
 
 
 def condition_of_column(text: str, record: TableRecord, timezone: str) -> Condition | None:
@@ -93,10 +103,13 @@ def condition_of_column(text: str, record: TableRecord, timezone: str) -> Condit
         return None
 
 
+_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'")
+
+
 class _Calls:
     """Rewrites calls with their arguments in brackets as SQL."""
 
-    _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
+    _TEXT = _QUOTED
     _DATE = re.compile(r"\d{4}-\d\d-\d\d")
     _NUMBER = re.compile(r"-?\d+(\.\d+|L)?")
     _WORD = re.compile(r"[^(),]+")

@@ -1,8 +1,13 @@
-"""The history of a table: the commits that changed it, and how."""
+"""The history of a table: the commits that changed it, and how.
+
+What a commit did to files follows from two trees. Which operation that was, and how many of the rows in the new files
+are old ones that were only written again, is in the user metadata of the mark that an overwrite leaves.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 
 import msgspec
@@ -21,6 +26,10 @@ class TableChange(msgspec.Struct, frozen=True):
         added_rows, removed_rows: None if the statistics of a file do not tell.
         added_bytes, removed_bytes: of those files.
         schema_changed: whether the table record changed, or came, or went.
+        operation: "create", "append", "overwrite", "overwrite_partitions", "overwrite where …", "merge" of branches,
+            "schema", "drop", "change" for all else; several, with commas, if several writes became one commit.
+        inserted_rows, deleted_rows: that really came and went: rows of files that an "overwrite where" wrote again
+            unchanged count as neither. None if nobody counted, as for several such writes in one commit.
     """
 
     commit: CommitId
@@ -34,6 +43,9 @@ class TableChange(msgspec.Struct, frozen=True):
     added_bytes: int
     removed_bytes: int
     schema_changed: bool
+    operation: str
+    inserted_rows: int | None
+    deleted_rows: int | None
 
     @property
     def date(self) -> datetime:
@@ -44,7 +56,7 @@ class TableChange(msgspec.Struct, frozen=True):
 class TableHistory(Results[TableChange]):
     """The commits that changed a table, newest first."""
 
-    _titles = ("commit", "date", "committer", "message", "files", "rows")
+    _titles = ("commit", "date", "committer", "message", "operation", "files", "rows")
 
     def __init__(self, changes: Callable[[], Iterator[TableChange]]) -> None:
         self._changes = changes
@@ -60,6 +72,7 @@ class TableHistory(Results[TableChange]):
             "commit": pa.string(),
             "committer": pa.string(),
             "message": pa.string(),
+            "operation": pa.string(),
             "schema_changed": pa.bool_(),
         }
         made = pa.table({name: pa.array(columns[name], types[name]) for name in names})
@@ -68,7 +81,107 @@ class TableHistory(Results[TableChange]):
 
     def _cells(self, row: TableChange) -> tuple[object, ...]:
         files = f"+{row.added_files:,} −{row.removed_files:,}"
-        rows = (
-            "" if row.added_rows is None or row.removed_rows is None else f"+{row.added_rows:,} −{row.removed_rows:,}"
-        )
-        return row.commit[:12], row.date, row.committer, row.message, files, rows
+        rows = ""
+        if row.inserted_rows is not None and row.deleted_rows is not None:
+            rows = f"+{row.inserted_rows:,} −{row.deleted_rows:,}"
+        return row.commit[:12], row.date, row.committer, row.message, row.operation, files, rows
+
+
+# --- marks of overwrites ----------------------------------------------------------------------------------------------
+
+KEY = "strandline.overwrite"
+WHERE_MAX_CHARS = 200
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an overwrite says of itself, in the user metadata of the objects that mark what it replaced.
+
+    Attributes:
+        write: the name of its physical folder.
+        mode: "overwrite" or "overwrite_partitions".
+        where: the condition of the rows that it replaced, cut to 200 characters; "" for all.
+        new_rows: rows that the caller brought; None if nobody counted.
+        replaced_rows: rows of all files that it took away; None if nobody knows.
+    """
+
+    write: str
+    mode: str
+    where: str = ""
+    new_rows: int | None = None
+    replaced_rows: int | None = None
+
+    @property
+    def operation(self) -> str:
+        return f"{self.mode} where {self.where}" if self.where else self.mode
+
+
+def encode_mark(mark: Mark) -> dict[str, str]:
+    """The user metadata of the mark's object."""
+    return {KEY: msgspec.json.encode(mark).decode()}
+
+
+def decode_mark(user_metadata: str | None, *, is_whole: bool) -> Mark:
+    """The mark of an object.
+
+    Args:
+        is_whole: whether it lies in the table itself, not in a partition: all that is known of marks that earlier
+            versions left.
+    """
+    try:
+        return msgspec.json.decode(json.loads(user_metadata or "{}")[KEY], type=Mark)
+    except (ValueError, KeyError, TypeError, msgspec.MsgspecError):
+        return Mark("", "overwrite" if is_whole else "overwrite_partitions")
+
+
+class Files(msgspec.Struct, frozen=True):
+    """Data files that came, or that went.
+
+    Attributes:
+        writes: the names of the physical folders that they lie in; "" for what strandline did not write.
+        rows: of all of them; None if the statistics of one do not tell.
+    """
+
+    writes: frozenset[str]
+    count: int
+    rows: int | None
+
+
+def write_of(physical_address: str) -> str:
+    """The name of the write whose folder a file lies in, or ""."""
+    parts = physical_address.split("/")
+    return next((part.removeprefix("sl_write=") for part in parts if part.startswith("sl_write=")), "")
+
+
+def operation_of(
+    marks: Iterable[Mark], added: Files, removed: Files, *, came: bool, went: bool, is_merge: bool, schema_changed: bool
+) -> str:
+    """Which operation a commit was to a table."""
+    if is_merge:
+        return "merge"
+    if went:
+        return "drop"
+    if came:
+        return "create"
+    found = list(dict.fromkeys(mark.operation for mark in marks))
+    others = added.writes - {mark.write for mark in marks}
+    if added.count and (not found or (others and all(mark.write for mark in marks))):
+        found.append("change" if removed.count and not found else "append")
+    elif removed.count and not found:
+        found.append("change")
+    if schema_changed and not found:
+        found.append("schema")
+    return ", ".join(found) or "change"
+
+
+def really_changed(marks: Sequence[Mark], added: Files, removed: Files) -> tuple[int | None, int | None]:
+    """How many rows came and went, without those that were only written again."""
+    if not removed.count or not any(mark.where or not mark.write for mark in marks):
+        return added.rows, removed.rows
+    writes = {mark.write for mark in marks}
+    mark = marks[0]
+    is_plain = writes == {mark.write} and mark.write and added.writes <= writes
+    if not is_plain or added.rows is None or removed.rows is None:
+        return None, None
+    if mark.new_rows is None or removed.rows != mark.replaced_rows or not 0 <= mark.new_rows <= added.rows:
+        return None, None  # another write had touched the same files before
+    return mark.new_rows, removed.rows - (added.rows - mark.new_rows)

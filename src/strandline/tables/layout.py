@@ -32,6 +32,11 @@ def is_hidden(name: str) -> bool:
     return last.startswith(("_", ".")) or any(part.startswith(("_", ".")) and "=" not in part for part in folders)
 
 
+def folder_of(path: str) -> str | None:
+    """The table, or the partition of one, that a mark of an overwrite lies in; None if the object is no mark."""
+    return path.removesuffix("/" + OVERWRITE_NAME) if path.endswith("/" + OVERWRITE_NAME) else None
+
+
 def is_skipped_by_spark(physical_address: str, logical: str) -> bool:
     """Whether Spark would leave a physical file out without a word, or take it for something else.
 

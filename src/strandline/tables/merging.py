@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from strandline.errors import FormatError
 from strandline.tables.columns import is_widening, same_type
-from strandline.tables.layout import OVERWRITE_NAME, is_hidden
+from strandline.tables.layout import OVERWRITE_NAME, folder_of, is_hidden
 from strandline.tables.record import RECORD_NAME, Field, TableRecord, decode_record, encode_record
 
 _OTHERS = ("partition_by", "file_format", "options", "statistics")
@@ -40,11 +40,6 @@ def special(paths: pa.StringArray) -> pa.BooleanArray:
 def table_of(path: str) -> str | None:
     """The path of the table whose record an object is; None if it is none."""
     return path.removesuffix("/" + RECORD_NAME) if path.endswith("/" + RECORD_NAME) else None
-
-
-def folder_of(path: str) -> str | None:
-    """The table, or the partition of one, that a mark of an overwrite lies in; None if the object is no mark."""
-    return path.removesuffix("/" + OVERWRITE_NAME) if path.endswith("/" + OVERWRITE_NAME) else None
 
 
 def are_rows(path: str, folder: str) -> bool:

@@ -95,7 +95,7 @@ class WriteOptions:
     """The arguments of `table.write(…)`, which says what each of them is for; None is what was not said."""
 
     mode: WriteMode = "append"
-    where: str | None = None
+    where: Any = None
     partition_by: tuple[str, ...] | None = None
     schema: SchemaChange | None = None
     file_format: str | None = None

@@ -44,6 +44,12 @@ def data_files(objects: Iterable[object], prefix: str, record: TableRecord) -> I
             yield TableFile(info, relative, partition_values(relative, record.partition_by))
 
 
+def rows_in(files: Iterable[TableFile]) -> int | None:
+    """How many rows files have together; None if the statistics of one do not tell."""
+    counted = [file.statistics for file in files]
+    return None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
+
+
 PartitionKey = tuple[object, ...]
 
 

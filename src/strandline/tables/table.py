@@ -21,7 +21,17 @@ from strandline.repository.objects.writable import IfChanged
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import ObjectInfo
 from strandline.tables.condition import Condition
-from strandline.tables.history import TableChange, TableHistory
+from strandline.tables.given import is_spark_frame
+from strandline.tables.history import (
+    Files,
+    TableChange,
+    TableHistory,
+    decode_mark,
+    operation_of,
+    really_changed,
+    write_of,
+)
+from strandline.tables.layout import folder_of
 from strandline.tables.record import (
     RECORD_NAME,
     OptionValue,
@@ -31,7 +41,7 @@ from strandline.tables.record import (
     WriteOptions,
     decode_record,
 )
-from strandline.tables.scan import Pruning, TableFile, data_files
+from strandline.tables.scan import Pruning, TableFile, data_files, rows_in
 from strandline.tree.rows import column
 
 if TYPE_CHECKING:
@@ -44,6 +54,7 @@ if TYPE_CHECKING:
 
     InProcess: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | duckdb.DuckDBPyRelation
     Rows: TypeAlias = DataFrame | InProcess | polars.DataFrame | polars.LazyFrame | pandas.DataFrame
+    Where: TypeAlias = str | Rows
 
 
 class WriteResult(msgspec.Struct, frozen=True):
@@ -128,17 +139,17 @@ class Table:
         """The columns, as Spark's schema JSON."""
         return {"type": "struct", "fields": list(self.record.fields)}
 
-    def count(self, where: str | None = None) -> int:
+    def count(self, where: Where | None = None) -> int:
         """How many rows there are; without a condition, from statistics, if all files have some.
 
         Args:
-            where: a condition on the columns, as SQL; only rows that it is true for are counted.
+            where: a condition on the columns, as SQL, or a frame of keys; only rows that fulfil it are counted.
 
         Raises:
             TableNotFound, UsageError, ObjectMissing, StorageError: as for `to_arrow_batches`.
         """
         record, files, condition = self._chosen(where, None)
-        known = _rows(files) if condition is None else None
+        known = rows_in(files) if condition is None else None
         if known is not None:
             return known
         found: int = _frames().count_of(self._scan(record, files, condition))
@@ -148,11 +159,12 @@ class Table:
         """How many bytes the data files have."""
         return sum(file.info.size for file in self._files(self.record))
 
-    def files(self, where: str | None = None) -> list[TableFile]:
+    def files(self, where: Where | None = None) -> list[TableFile]:
         """The data files, in the order of their paths, with their partition values and statistics.
 
         Args:
-            where: a condition on the columns; files that cannot hold a row that it is true for are left out.
+            where: a condition on the columns, as SQL, or a frame of keys; files that cannot hold a row that fulfils it
+                are left out.
 
         Raises:
             UsageError: the condition is none, or names a column that is not there.
@@ -161,9 +173,7 @@ class Table:
         files = self._files(record)
         if where is None:
             return list(files)
-        from strandline.tables.condition_text import parse_condition  # noqa: PLC0415 - loads a SQL parser
-
-        return Pruning(record, parse_condition(where, record)).needed(files)
+        return Pruning(record, _condition(where, record)).needed(files)
 
     def _files(self, record: TableRecord) -> Iterator[TableFile]:
         return data_files(self.ref.list(self.prefix), self.prefix, record)
@@ -182,8 +192,11 @@ class Table:
         commit = now.get_commit()
         sides: tuple[list[ObjectInfo], list[ObjectInfo]] = ([], [])
         schema_changed = False
+        marks = []
         for change in () if before is None else before.diff(now, self.prefix):
             schema_changed = schema_changed or change.path == self.record_path
+            if folder := change.after is not None and folder_of(change.path):
+                marks.append(decode_mark(change.after.user_metadata, is_whole=folder == self.path))
             for side, info in zip(sides, (change.after, change.before), strict=True):
                 if info is not None:
                     side.append(info)
@@ -191,6 +204,8 @@ class Table:
         nothing = TableRecord(fields=())
         added = list(data_files(sides[0], self.prefix, new or old or nothing))
         removed = list(data_files(sides[1], self.prefix, old or new or nothing))
+        came, went = _files_of(added), _files_of(removed)
+        inserted, deleted = really_changed(marks, came, went)
         return TableChange(
             commit=commit.id,
             date_us=commit.date_us,
@@ -198,22 +213,34 @@ class Table:
             message=commit.message,
             added_files=len(added),
             removed_files=len(removed),
-            added_rows=_rows(added),
-            removed_rows=_rows(removed),
+            added_rows=came.rows,
+            removed_rows=went.rows,
             added_bytes=sum(file.info.size for file in added),
             removed_bytes=sum(file.info.size for file in removed),
             schema_changed=schema_changed,
+            operation=operation_of(
+                marks,
+                came,
+                went,
+                came=old is None and new is not None,
+                went=new is None and old is not None,
+                is_merge=len(commit.parents) > 1,
+                schema_changed=schema_changed,
+            ),
+            inserted_rows=inserted,
+            deleted_rows=deleted,
         )
 
     # --- engines, known by name only --------------------------------------------------------------------------------
 
     @logged("plan table")
-    def to_spark(self, spark: SparkSession, where: str | Column | None = None) -> DataFrame:
+    def to_spark(self, spark: SparkSession, where: Where | Column | None = None) -> DataFrame:
         """The table as a Spark DataFrame, planned now, read when Spark acts.
 
         Args:
-            where: a condition on its columns, as SQL or as a Spark column. Rows for which it is not true are left out;
-                partitions and files that have none are not read.
+            where: a condition on its columns, as SQL or as a Spark column, or a frame of keys: a Spark DataFrame, an
+                Arrow table, a Polars or pandas frame with some of the table's columns, one row for each key. Rows that
+                do not fulfil it are left out; partitions and files that have none are not read.
 
         Raises:
             TableNotFound: there is no table at the path in this ref.
@@ -233,17 +260,18 @@ class Table:
         found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self._describe)
         return found
 
-    def to_arrow(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+    def to_arrow(self, where: Where | None = None, columns: Sequence[str] | None = None) -> pa.Table:
         """The rows as an Arrow table, in memory; arguments and errors are those of `to_arrow_batches`."""
         record, files, condition = self._chosen(where, columns)
         found: pa.Table = _frames().table_of(self._scan(record, files, condition, columns))
         return found
 
-    def to_arrow_batches(self, where: str | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    def to_arrow_batches(self, where: Where | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
         """The rows as a stream of Arrow record batches, which never holds all of them.
 
         Args:
-            where: a condition on the columns, as SQL; partitions and files that have no such row are not read.
+            where: a condition on the columns, as SQL, or a frame of keys, as for `to_spark`; partitions and files that
+                have no such row are not read.
             columns: which columns, in this order; by default all.
 
         Raises:
@@ -264,7 +292,7 @@ class Table:
         return _frames().Scan(self.ref._core, record, files, self._describe, condition, columns)
 
     def _chosen(
-        self, where: str | None, columns: Sequence[str] | None
+        self, where: Where | None, columns: Sequence[str] | None
     ) -> tuple[TableRecord, list[TableFile], Condition | None]:
         """The record, the files that have to be read, and the condition."""
         record = self.record
@@ -275,17 +303,15 @@ class Table:
             )
         if where is None:
             return record, list(self._files(record)), None
-        from strandline.tables.condition_text import parse_condition  # noqa: PLC0415 - loads a SQL parser
-
-        condition = parse_condition(where, record)
+        condition = _condition(where, record)
         return record, Pruning(record, condition).needed(self._files(record)), condition
 
-    def to_polars(self, where: str | None = None, columns: Sequence[str] | None = None) -> polars.DataFrame:
+    def to_polars(self, where: Where | None = None, columns: Sequence[str] | None = None) -> polars.DataFrame:
         """The rows as a Polars data frame; arguments and errors are those of `to_arrow`."""
         frame: polars.DataFrame = _package("polars").from_arrow(self.to_arrow(where, columns))
         return frame
 
-    def to_pandas(self, where: str | None = None, columns: Sequence[str] | None = None) -> pandas.DataFrame:
+    def to_pandas(self, where: Where | None = None, columns: Sequence[str] | None = None) -> pandas.DataFrame:
         """The rows as a pandas data frame; arguments and errors are those of `to_arrow`."""
         _package("pandas")
         return self.to_arrow(where, columns).to_pandas()
@@ -293,7 +319,7 @@ class Table:
     def to_duckdb(
         self,
         connection: duckdb.DuckDBPyConnection | None = None,
-        where: str | None = None,
+        where: Where | None = None,
         columns: Sequence[str] | None = None,
     ) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation over the table as it is now; arguments and errors are those of `to_arrow`.
@@ -314,7 +340,7 @@ class Table:
         data: Rows,
         mode: WriteMode = "append",
         *,
-        where: str | None = None,
+        where: Where | Column | None = None,
         partition_by: Sequence[str] | str | None = None,
         schema: SchemaChange | None = None,
         file_format: str | None = None,
@@ -332,8 +358,9 @@ class Table:
                 layout: an Arrow table, record batch or reader, a Polars or pandas frame, or a DuckDB relation.
             mode: "append" adds files; "overwrite" replaces all; "overwrite_partitions" replaces the partitions that
                 the data has rows for.
-            where: with "overwrite", replace only the rows that this condition is true for; it has to be true for each
-                row of the data. Files that lie wholly within it are dropped unread, others are written again.
+            where: with "overwrite", replace only the rows that fulfil this condition: SQL, a frame of keys, or, for a
+                Spark frame, a Spark column. Each row of the data has to fulfil it. Files that lie wholly within it are
+                dropped unread, others are written again.
             partition_by: columns whose values become folders; decided by the first write.
             schema: "merge" to add columns and widen types; "replace", with "overwrite", to change everything.
             file_format: parquet, orc, json, csv or avro; decided by the first write.
@@ -381,7 +408,7 @@ class Table:
         return self._write(data, wanted)
 
     def _write(self, data: Rows, options: WriteOptions) -> WriteResult:
-        writer = engine("spark") if hasattr(data, "sparkSession") else import_module("strandline.tables.arrow_rows")
+        writer = engine("spark") if is_spark_frame(data) else import_module("strandline.tables.arrow_rows")
         written: WriteResult = writer.write_table(self, data, options)
         return written
 
@@ -396,13 +423,22 @@ def find_tables(ref: Ref, prefix: str = "") -> list[Table]:
     return [Table(ref, path.removesuffix(mark)) for path in paths]
 
 
+def _condition(where: Where, record: TableRecord) -> Condition:
+    """What a text or a frame of keys says; what reads them takes time to load."""
+    if isinstance(where, str):
+        parsed: Condition = import_module("strandline.tables.condition_text").parse_condition(where, record)
+        return parsed
+    found: Condition = import_module("strandline.tables.keys").among(where, record)
+    return found
+
+
 def _texts(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
     return None if names is None else (names,) if isinstance(names, str) else tuple(names)
 
 
-def _rows(files: Sequence[TableFile]) -> int | None:
-    counted = [file.statistics for file in files]
-    return None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
+def _files_of(files: list[TableFile]) -> Files:
+    writes = frozenset(write_of(file.info.physical_address) for file in files)
+    return Files(writes, len(files), rows_in(files))
 
 
 def _frames() -> Any:

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from blake3 import blake3
@@ -25,6 +25,9 @@ from strandline.repository.objects.writable import Overwrite, Writable
 from strandline.repository.refs.results import as_info
 from strandline.tables.columns import Kind
 from strandline.tables.condition import Condition, must_match
+from strandline.tables.given import is_spark_column
+from strandline.tables.history import WHERE_MAX_CHARS, Mark, encode_mark
+from strandline.tables.keys import among, told
 from strandline.tables.layout import (
     OVERWRITE_NAME,
     is_data_file,
@@ -41,7 +44,7 @@ from strandline.tables.record import (
     encode_record,
     plan_record,
 )
-from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key
+from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key, rows_in
 from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
 from strandline.tables.table import Table, WriteResult
 from strandline.tree.rows import Entry
@@ -74,10 +77,24 @@ class Source(Protocol):
     def fitted(self, record: TableRecord) -> Source:
         """The rows with the table's columns, in its order, narrower types widened and missing columns null."""
 
+    def condition(self, record: TableRecord, column: Any) -> Condition:
+        """What a column of Spark's says of the rows of the table.
+
+        Raises:
+            UsageError: the engine is not Spark.
+        """
+
     def replacing(
-        self, table: Table, record: TableRecord, where: str, condition: Condition, partly: Sequence[TableFile]
+        self, table: Table, record: TableRecord, where: Any, condition: Condition, partly: Sequence[TableFile]
     ) -> Source:
-        """The rows, each of which has to fulfil a condition, and those of some files that do not fulfil it."""
+        """The rows, each of which has to fulfil a condition, and those of some files that do not fulfil it.
+
+        Args:
+            where: the condition as the caller gave it: a text, a column of Spark's, or a frame of keys.
+        """
+
+    def own_rows(self) -> int | None:
+        """After `write`: how many rows the caller brought, those of replaced files apart; None if nobody counted."""
 
     def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
         """Write files below a key of the repository's namespace, in the folders of their partitions.
@@ -144,8 +161,10 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
     folders = {partition_folders(file.relative) for file in files}
     partitions = {partition_key(file.relative, record) for file in files}
     if replaced is not None:
-        body = json.dumps({"write": prefix.rpartition("=")[2]}).encode()
-        marker = upload(core, branch._new_key(OVERWRITE_NAME), OVERWRITE_NAME, body, "application/json", None)
+        said = _mark(prefix, options, replaced, rows)
+        body = json.dumps({"write": said.write}).encode()
+        key = branch._new_key(OVERWRITE_NAME)
+        marker = upload(core, key, OVERWRITE_NAME, body, "application/json", encode_mark(said))
         marked = folders | replaced.folders
         entries += [("/".join((table.path, *parts, OVERWRITE_NAME)), marker) for parts in sorted(marked)]
 
@@ -176,6 +195,17 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
     )
 
 
+def _mark(prefix: str, options: WriteOptions, replaced: _Replaced, rows: Source) -> Mark:
+    """What the write says of itself, for the history of the table."""
+    return Mark(
+        write=prefix.rpartition("=")[2],
+        mode=options.mode,
+        where=replaced.where[:WHERE_MAX_CHARS],
+        new_rows=rows.own_rows() if replaced.where else None,
+        replaced_rows=replaced.rows,
+    )
+
+
 def _refuse_bad_place(branch: Writable, table: Table) -> None:
     """Refuse a new table where an object is, inside another table, or around one."""
     if branch.exists(table.path):
@@ -202,11 +232,15 @@ class _Replaced:
         folders: partition folders that it takes something from, besides those that it writes to.
         is_kept: whether an object below the table stays, by its relative path, entry, and the partitions written to.
         taken: relative paths of files whose rows were read to be written again, or that are dropped unread.
+        where: the condition, if only some rows are replaced.
+        rows: of the files that are taken away; None if nobody knows, or if all are replaced.
     """
 
     folders: frozenset[tuple[str, ...]]
     is_kept: Callable[[str, Entry, set[PartitionKey]], bool]
     taken: Collection[str] = ()
+    where: str = ""
+    rows: int | None = None
 
 
 def _whole(mode: WriteMode, record: TableRecord) -> _Replaced | None:
@@ -218,18 +252,15 @@ def _whole(mode: WriteMode, record: TableRecord) -> _Replaced | None:
 
 
 def _replace_where(
-    table: Table, rows: Source, mode: WriteMode, held: TableRecord | None, record: TableRecord, where: str
+    table: Table, rows: Source, mode: WriteMode, held: TableRecord | None, record: TableRecord, where: Any
 ) -> tuple[Source, _Replaced]:
     """The rows to write, and the files to take away, when those that a condition is true for are replaced."""
-    from strandline.tables.condition_text import parse_condition, refuse_changing  # noqa: PLC0415 - loads a SQL parser
-
     if mode != "overwrite" or held is None or held.fields != record.fields:
         raise UsageError(
             "where= replaces rows of a table that exists, with its own columns.",
             next='Use it with mode="overwrite", and change the schema in another write.',
         )
-    condition = parse_condition(where, record, rows.zone)
-    refuse_changing(where, record)
+    condition = _condition(rows, record, where)
     pruning = Pruning(record, condition)
     known = {file.relative: file for file in table._files(record)}
     touched = pruning.needed(known.values())
@@ -249,7 +280,23 @@ def _replace_where(
                 raise _changed(table, relative)
         return True
 
-    return rows, _Replaced(frozenset(partition_folders(relative) for relative in gone), is_kept, gone)
+    return rows, _Replaced(
+        folders=frozenset(partition_folders(relative) for relative in gone),
+        is_kept=is_kept,
+        taken=gone,
+        where=told(where, condition),
+        rows=rows_in(touched),
+    )
+
+
+def _condition(rows: Source, record: TableRecord, where: Any) -> Condition:
+    if isinstance(where, str):
+        from strandline.tables.condition_text import parse_condition, refuse_changing  # noqa: PLC0415 - loads a SQL parser
+
+        condition = parse_condition(where, record, rows.zone)
+        refuse_changing(where, record)
+        return condition
+    return rows.condition(record, where) if is_spark_column(where) else among(where, record)
 
 
 def outside(where: str) -> UsageError:
