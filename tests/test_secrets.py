@@ -229,6 +229,9 @@ def test_hostile_texts_are_redacted_at_once(text: str) -> None:
         "Write token=… with the append.",
         "The token: see the documents.",
         "3 tokens: swept.",
+        "The shard service of lake listens on http://127.0.0.1:8420.",
+        "Is it (postgresql://db.example:5432/lake), or http://[::1]:80?",
+        "Start with http://127.0.0.1:8420, then s3://bucket:80; or s3://bucket.",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:

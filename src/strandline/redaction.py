@@ -23,6 +23,7 @@ _ADDRESS = re.compile(r"(//|\b\w[\w+.-]*:/(?!/))([^\s\"]*)")
 _MISTYPED = re.compile(r"(?:[a-zA-Z][\w+.-]+:?/{1,2}|[a-zA-Z][\w+.-]*:)[^/@]*:[^@]*@|[\w.-]+:[^/@]+@[\w.-]+/")
 _BARE = re.compile(r"(?<![\w/.@-])((?:\w[\w+.-]{0,40}:)?)[\w.-]{0,64}:[^\s/@\"']{1,256}@(?=[\w\[])")
 """A user and a password before a host, where the slashes of the address are missing."""
+_AFTER_PORT = ".,;:!?)]}>'\""
 _INNER = re.compile(r"(=[\w+.-]*:?//)([^&]*)")
 """An address as an option of another one."""
 _ENCODED = re.compile(r"(?i)(%2f%2f)[^&\s'\"]*(%40)")
@@ -60,7 +61,8 @@ def _without_user(rest: str, depth: int = 0) -> str:
     """What comes after the slashes of an address, with the user hidden."""
     authority = re.split(r"[/?#]", rest, maxsplit=1)[0]
     host, colon, port = authority.rpartition(":")
-    is_plain = "@" not in authority and (not colon or port.isdigit() or host.startswith("["))
+    # a port may end a sentence
+    is_plain = "@" not in authority and (not colon or port.rstrip(_AFTER_PORT).isdigit() or host.startswith("["))
     if is_plain and depth > 1:
         return HIDDEN  # an address in an address in an address
     if is_plain:

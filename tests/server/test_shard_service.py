@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -76,6 +77,21 @@ def folder(tmp_path: Path) -> Path:
     with strandline.open(tmp_path / "lake", create=True) as lake:
         lake.repository("nyc", create=True).shard("it", SCHEMA)
     return tmp_path
+
+
+@pytest.mark.server
+def test_the_address_that_a_service_prints_is_its_address(folder: Path) -> None:
+    """In the sentence for people too: nothing of it is taken for a secret."""
+    command = [sys.executable, "-m", "strandline.cli", "shard", "serve", "--lake", str(folder / "lake"), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[-1].rstrip(".")
+        with urllib.request.urlopen(f"{url}/health") as answer:
+            assert answer.status == 200
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def values(folder: Path) -> Counter[int]:
