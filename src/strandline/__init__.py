@@ -107,7 +107,7 @@ if TYPE_CHECKING:
     from strandline.shards.shard import Shard
     from strandline.shards.state.frontier import Antichain
     from strandline.tables.history import TableChange, TableHistory
-    from strandline.tables.record import OptionValue, SchemaChange, TableRecord, WriteMode
+    from strandline.tables.record import OptionValue, SchemaChange, SchemaDefault, TableRecord, WriteMode
     from strandline.tables.scan import TableFile
     from strandline.tables.statistics import Statistics
     from strandline.tables.table import Table, WriteResult
@@ -177,6 +177,7 @@ _LAZY = {
     "SavedBranch": "strandline.backup.layout",
     "SavedRepository": "strandline.backup.layout",
     "SchemaChange": "strandline.tables.record",
+    "SchemaDefault": "strandline.tables.record",
     "Shard": "strandline.shards.shard",
     "Statistics": "strandline.tables.statistics",
     "Table": "strandline.tables.table",
@@ -294,6 +295,7 @@ __all__ = [
     "SavedBranch",
     "SavedRepository",
     "SchemaChange",
+    "SchemaDefault",
     "SchemaMismatch",
     "Shard",
     "ShardNotFound",

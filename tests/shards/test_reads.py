@@ -168,7 +168,7 @@ def test_p36_who_reads_ahead_waits_until_the_time_is_complete(stage: Stage) -> N
 
 def test_p36_a_timeout_names_the_writer_that_was_last_heard_of(stage: Stage) -> None:
     shard = stage.process().shard
-    with pytest.raises(ShardTimeout, match="No writer is known"):
+    with pytest.raises(ShardTimeout, match="No writer is open"):
         shard.snapshot(0, timeout_s=1)
     shard.writer().compare_and_append([], 0, 1)
     stage.clock.advance_s(90)

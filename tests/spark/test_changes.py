@@ -12,8 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import strandline
 from strandline.errors import TableNotFound
-from strandline.spark import changes
-from strandline.spark.changes import rows_of
+from strandline.spark import changes, rows_of
 from strandline.spark.shards import append, register
 
 pytestmark = [pytest.mark.spark, pytest.mark.everywhere]

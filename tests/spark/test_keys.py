@@ -38,7 +38,12 @@ def table(main: Branch, spark: SparkSession) -> Table:
 @pytest.mark.parametrize("form", ["spark", "arrow", "polars"])
 def test_spark_reads_by_a_frame_of_keys(table: Table, spark: SparkSession, form: str) -> None:
     keys = pa.table({"month": pa.array([1, 1, 2], pa.int64()), "a.b c": ["t1", "t1", "t0"]})
-    given: Any = {"spark": spark.createDataFrame, "arrow": lambda data: data, "polars": polars.from_arrow}[form](keys)
+    forms: dict[str, Any] = {
+        "spark": lambda: spark.createDataFrame(keys),
+        "arrow": lambda: keys,
+        "polars": lambda: polars.from_arrow(keys),
+    }
+    given = forms[form]()
     found = table.to_spark(spark, where=given)
     assert found.columns == ["id", "month", "a.b c"]
     expected = [n for n in range(ROWS) if (n % 4, n % 3) in ((1, 1), (2, 0))]
@@ -53,7 +58,11 @@ def test_spark_puts_rows_in_place_of_those_with_the_same_keys(table: Table, spar
     assert ids(table, spark) == [*range(ROWS), 100]
     table.ref.commit("upsert")  # type: ignore[attr-defined]
     change = next(iter(table.history()))
-    assert (change.operation, change.inserted_rows, change.deleted_rows) == ("overwrite where month, id among 3 keys", 3, 2)
+    assert (change.operation, change.inserted_rows, change.deleted_rows) == (
+        "overwrite where month, id among 3 keys",
+        3,
+        2,
+    )
     assert change.removed_files == 1  # only of the partition that has all of them
 
 
@@ -106,9 +115,9 @@ def test_bad_conditions_are_refused(table: Table, spark: SparkSession) -> None:
     with pytest.raises(UsageError, match="column 'nope'"):
         table.write(data, mode="overwrite", where=spark.range(1).withColumnRenamed("id", "nope"))
     with pytest.raises(UsageError, match="a text, or a frame of keys"):
-        table.to_arrow(where=F.col("id") < 10)  # type: ignore[arg-type]
+        table.to_arrow(where=F.col("id") < 10)
     with pytest.raises(UsageError, match="cannot be written from"):
-        table.write(F.col("id"))  # type: ignore[arg-type]
+        table.write(F.col("id"))
     with pytest.raises(StorageError, match="compute the keys"):
         table.to_spark(spark, where=spark.range(1).select(F.raise_error(F.lit("no")).alias("id")))
     assert ids(table, spark) == list(range(ROWS))

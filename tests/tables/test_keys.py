@@ -64,10 +64,10 @@ def test_rows_are_read_by_a_frame_of_keys(main: Branch, form: str) -> None:
     table.write(DATA, partition_by="part")
     keys = pa.table({"id": [3, 3, 5, 1_000]})
     make = FORMS[form]
-    assert ids(table.to_arrow(where=make(keys))) == [3, 5]  # type: ignore[arg-type]
-    assert table.count(where=make(keys)) == 2  # type: ignore[arg-type]
-    assert len(table.files(where=make(pa.table({"part": ["p1"]})))) == 1  # type: ignore[arg-type]
-    assert table.to_duckdb(where=make(keys)).aggregate("count(*)").fetchall() == [(2,)]  # type: ignore[arg-type]
+    assert ids(table.to_arrow(where=make(keys))) == [3, 5]
+    assert table.count(where=make(keys)) == 2
+    assert len(table.files(where=make(pa.table({"part": ["p1"]})))) == 1
+    assert table.to_duckdb(where=make(keys)).aggregate("count(*)").fetchall() == [(2,)]
 
 
 @pytest.mark.parametrize("columns", [*((name,) for name in KINDS), ("day", "text"), ("flag", "moment", "part")])
@@ -111,7 +111,7 @@ def test_a_file_is_left_out_only_if_no_key_lies_in_it(
 
     record = TableRecord(fields=tuple({"name": name, "type": "long"} for name in "ab"))
     condition = among(pa.table([pa.array([key[at] for key in keys], pa.int64()) for at in (0, 1)], ["a", "b"]), record)
-    spans = {"a": Span(*first, has_nulls=False), "b": Span(*second, has_nulls=False)}
+    spans = {"a": Span(first[0], first[1], has_nulls=False), "b": Span(second[0], second[1], has_nulls=False)}
     inside = any(first[0] <= a <= first[1] and second[0] <= b <= second[1] for a, b in keys)
     truth = condition.judge(spans)
     assert truth.true == inside

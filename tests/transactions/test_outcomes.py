@@ -273,3 +273,24 @@ def test_a_manifest_that_vanishes_while_an_operator_reads_it_is_looked_for_again
             second.main.transactions.recover(tx.id)
         assert tx.commit().changes == 1
     assert shown(second) == ([] if vanishes == 1 else ["a"])
+
+
+def test_a_refused_commit_does_not_keep_its_writer_from_the_next_transaction(first: Client) -> None:
+    """Without a block nobody aborts it. It may be tried again; once another one was begun, it is fenced."""
+    first.main.put("a", b"before")
+    first.main.commit("made")
+    refused = first.main.transaction("nightly").begin()
+    with pytest.raises(UsageError, match="has an open transaction of 'nightly'"):
+        first.main.transaction("nightly").begin()
+    refused.put("a", b"mine", if_match=refused.stat("a").checksum)
+    first.main.put("a", b"theirs")
+    first.main.commit("another")
+    for _ in range(2):
+        with pytest.raises(Conflict):
+            refused.commit()
+    with first.main.transaction("nightly", "the next run") as tx:
+        tx.put("a", b"next")
+    assert first.main.read("a") == b"next"
+    with pytest.raises(Fenced, match="was replaced by"):
+        refused.commit()
+    assert first.main.read("a") == b"next"

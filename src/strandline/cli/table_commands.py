@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +15,11 @@ from strandline.tables.table import Table
 app = typer.Typer(no_args_is_help=True, help="Tables: path prefixes with a table record.")
 PlaceArgument = Annotated[str, typer.Argument(help="repository/ref/path of the table", autocompletion=complete_place)]
 WhereOption = Annotated[str | None, typer.Option(help="A condition on its columns, as SQL.")]
+
+
+class SchemaDefaults(StrEnum):
+    merge = "merge"
+    refuse = "refuse"
 
 
 def _table(s: Session, place: str) -> Table:
@@ -68,12 +74,36 @@ def show(place: PlaceArgument, where: WhereOption = None, lake: LakeOption = Non
             for field in record.fields
         ]
         if as_json:
-            told = {"format": record.file_format, "options": record.options, "files": len(files), "rows": rows}
+            told: dict[str, Any] = {
+                "format": record.file_format,
+                "options": record.options,
+                "files": len(files),
+                "rows": rows,
+            }
+            told["schema_default"] = record.schema_default or "refuse"
             s.out.say("", {**told, "bytes": size, "columns": columns, "partition_by": list(record.partition_by)})
             return
         s.out.rows(columns, ("column", "type", "partition", "statistics"))
         shown = "rows not counted" if rows is None else f"{rows:,} rows"
-        s.out.say(f"{record.file_format}, {len(files):,} files, {shown}, {size:,} bytes", {})
+        merges = "; writes add columns by default" if record.schema_default == "merge" else ""
+        s.out.say(f"{record.file_format}, {len(files):,} files, {shown}, {size:,} bytes{merges}", {})
+
+
+@app.command("set")
+def set_default(
+    place: PlaceArgument,
+    schema: Annotated[
+        SchemaDefaults, typer.Option(help="What writes do with other columns, unless they say it themselves.")
+    ],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Set a default of a table; it is staged, and part of the next commit."""
+    with session(lake, as_json) as s:
+        table = _table(s, place)
+        table.set_schema_default(schema.value)
+        what = "add them and widen types" if schema is SchemaDefaults.merge else "are refused"
+        s.out.say(f"Writes of {table.path} with other columns {what}; staged.", {"schema_default": schema.value})
 
 
 @app.command()
@@ -121,4 +151,8 @@ def history(
             }
             for change in _table(s, place).history(amount=amount)
         )
-        s.out.rows(rows, ("id", "date", "committer", "message", "operation", "files", "rows", "columns"), "No commit changed it.")
+        s.out.rows(
+            rows,
+            ("id", "date", "committer", "message", "operation", "files", "rows", "columns"),
+            "No commit changed it.",
+        )

@@ -72,15 +72,17 @@ def read_table(table: Table, spark: SparkSession, where: Any) -> DataFrame:
     """The rows of a table as a data frame, read only from files that may have rows for which a condition is true."""
     record = table.record
     files = list(table._files(record))
-    if where is not None:
-        condition = condition_of(spark, record, where)
-        files = files if condition is None else Pruning(record, condition).needed(files)
+    condition = None if where is None else condition_of(spark, record, where)
+    if condition is not None:
+        files = Pruning(record, condition).needed(files)
     with described(spark, f"strandline: plan a read of {table.path}"):
         frame = scan_files(spark, table, record, files)
         if where is None:
             return frame
+        if isinstance(condition, Among):
+            return _among(frame, condition)
         try:
-            chosen = _among(frame, condition) if isinstance(condition, Among) else frame.where(where)
+            chosen = frame.where(where)
             if is_connect(spark):
                 chosen.isStreaming  # noqa: B018 - a question that the server answers: only now it sees the condition
         except Exception as error:

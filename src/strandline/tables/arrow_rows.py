@@ -17,11 +17,11 @@ from pyarrow import fs
 
 from strandline.errors import SchemaMismatch, StorageError, StrandlineError, UsageError
 from strandline.ids import new_id
-from strandline.tables.given import data_of, reason_of
 from strandline.tables.arrow_files import Uploads
 from strandline.tables.columns import Kind, arrow_type, kind_of, spark_fields
 from strandline.tables.condition import Condition
 from strandline.tables.frames import Scan, arrow_schema, rows_of
+from strandline.tables.given import data_of, reason_of
 from strandline.tables.keys import told
 from strandline.tables.layout import NULL_PARTITION
 from strandline.tables.record import Field, TableRecord, WriteOptions

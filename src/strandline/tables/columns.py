@@ -89,6 +89,20 @@ def _without_nullability(kind: Any) -> Any:
     return kind
 
 
+def type_name(kind: Any) -> str:
+    """A type of Spark's schema JSON as SQL writes it, such as `array<struct<a: long>>`."""
+    if not isinstance(kind, Mapping):
+        return str(kind)
+    if kind["type"] == "array":
+        return f"array<{type_name(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{type_name(kind['keyType'])}, {type_name(kind['valueType'])}>"
+    if kind["type"] == "struct":
+        fields = (f"{field['name']}: {type_name(field['type'])}" for field in kind["fields"])
+        return f"struct<{', '.join(fields)}>"
+    return str(kind["type"])
+
+
 def arrow_type(kind: Any, column: str) -> pa.DataType:
     """The Arrow type of a type of Spark's schema JSON.
 
@@ -110,7 +124,8 @@ def arrow_type(kind: Any, column: str) -> pa.DataType:
         if kind["type"] == "struct":
             return pa.struct([pa.field(f["name"], arrow_type(f["type"], column)) for f in kind["fields"]])
     raise UsageError(
-        f"Column {column!r} has the type {kind!r}, which only Spark reads.", next="Read the table with to_spark."
+        f"Column {column!r} has the type {type_name(kind)}, which only Spark reads.",
+        next="Read the table with to_spark.",
     )
 
 

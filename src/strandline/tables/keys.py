@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 
 from strandline.engines import engine
 from strandline.errors import UsageError
-from strandline.tables.given import data_of, is_spark_frame, reason_of
 from strandline.tables.columns import Kind, arrow_type, kind_of
 from strandline.tables.condition import ANYTHING, Condition, Spans, Truth
+from strandline.tables.given import data_of, is_spark_frame, reason_of
 from strandline.tables.record import TableRecord
 
 KINDS: tuple[Kind, ...] = ("integer", "decimal", "string", "date", "timestamp", "timestamp_ntz", "boolean")
@@ -156,7 +156,7 @@ def _as_in_table(column: pa.ChunkedArray, kind: pa.DataType, name: str) -> pa.Ch
     if column.null_count:
         raise UsageError(
             f"The keys have a null in column {name!r}, which equals nothing.",
-            next=f"Take such keys out; a text can say it: where=\"{name} IS NULL\".",
+            next=f'Take such keys out; a text can say it: where="{name} IS NULL".',
         )
     try:
         return column.cast(kind)

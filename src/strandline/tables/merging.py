@@ -14,16 +14,18 @@ import pyarrow.compute as pc
 from msgspec.structs import replace
 
 from strandline.errors import FormatError
-from strandline.tables.columns import is_widening, same_type
-from strandline.tables.layout import OVERWRITE_NAME, folder_of, is_hidden
+from strandline.tables.columns import is_widening, same_type, type_name
+from strandline.tables.layout import OVERWRITE_NAME, is_hidden
+from strandline.tables.layout import folder_of as folder_of  # one of the functions that a merge asks for
 from strandline.tables.record import RECORD_NAME, Field, TableRecord, decode_record, encode_record
 
-_OTHERS = ("partition_by", "file_format", "options", "statistics")
+_OTHERS = ("partition_by", "file_format", "options", "statistics", "schema_default")
 _WORDS = {
     "partition_by": "partition columns",
     "file_format": "format of the files",
     "options": "options of the format",
     "statistics": "columns with statistics",
+    "schema_default": "defaults for changes of the schema",
 }
 
 
@@ -153,4 +155,4 @@ def _same(left: Field | None, right: Field | None) -> bool:
 
 def _kind(field: Field) -> str:
     kind = field["type"]
-    return kind if isinstance(kind, str) else f"of type {kind['type']}"
+    return type_name(kind)

@@ -12,19 +12,21 @@ from msgspec.structs import replace
 
 from strandline.errors import Corrupted, NewerFormat, SchemaMismatch, UsageError
 from strandline.repository.objects.writable import IfChanged
-from strandline.tables.columns import is_widening, same_type
+from strandline.tables.columns import is_widening, same_type, type_name
 
 RECORD_NAME = "_strandline_table.json"
 """Below the table's path; readers of plain folders skip names that begin with "_"."""
-FORMAT_VERSION = 2
-"""2 brought other file formats than Parquet, their options, and statistics."""
+FORMAT_VERSION = 3
+"""2 brought other file formats than Parquet, their options, and statistics; 3 a default for changes of the schema, and
+is written only for tables that have one."""
 RESERVED_COLUMNS = ("sl_branch", "sl_write")
 """Names of folders in the physical layout, which Spark sees as columns."""
 FileFormat = Literal["parquet", "orc", "json", "csv", "avro"]
 STATISTICS_COLUMNS = 32
 """Of how many columns statistics are kept unless the user says which."""
 WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
-SchemaChange = Literal["merge", "replace"]
+SchemaChange = Literal["merge", "replace", "refuse"]
+SchemaDefault = Literal["merge", "refuse"]
 Field = dict[str, Any]
 """A column as Spark's schema JSON has it: name, type, nullable, metadata."""
 
@@ -38,6 +40,7 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
         file_format: of the data files.
         options: of the format, as Spark names them, for reading and writing alike.
         statistics: names of the columns whose least and greatest values are kept; None for the first 32.
+        schema_default: what a write does with other columns if it does not say; None, as "refuse", refuses them.
     """
 
     fields: tuple[Field, ...]
@@ -45,7 +48,8 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
     file_format: FileFormat = "parquet"
     options: dict[str, str] = {}
     statistics: tuple[str, ...] | None = None
-    format: int = FORMAT_VERSION
+    schema_default: SchemaDefault | None = None
+    format: int = 2
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,7 +71,16 @@ class TableRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_record(record: TableRecord) -> bytes:
-    return json.dumps(msgspec.to_builtins(record), indent=2, ensure_ascii=False).encode() + b"\n"
+    """The record as JSON; what came with format 3 is left out where it is not used, and so is its number."""
+    held = msgspec.to_builtins(record)
+    if record.schema_default is None:
+        del held["schema_default"]
+    return json.dumps(held, indent=2, ensure_ascii=False).encode() + b"\n"
+
+
+def in_its_format(record: TableRecord) -> TableRecord:
+    """The record with the least format whose readers know all that it says."""
+    return replace(record, format=2 if record.schema_default is None else 3)
 
 
 def decode_record(data: bytes, path: str) -> TableRecord:
@@ -117,10 +130,10 @@ def plan_record(
         UsageError: the arguments do not fit together.
         SchemaMismatch: the columns are not the table's, and the change was not asked for.
     """
-    mode, change = wanted.mode, wanted.schema
+    mode, change = wanted.mode, wanted.schema or (held.schema_default if held is not None else None)
     if mode not in ("append", "overwrite", "overwrite_partitions"):
         raise UsageError(f"{mode!r} is not a write mode.", next="Use append, overwrite or overwrite_partitions.")
-    if change not in (None, "merge", "replace") or (change == "replace" and mode != "overwrite"):
+    if change not in (None, *get_args(SchemaChange)) or (change == "replace" and mode != "overwrite"):
         raise UsageError(
             f"schema={change!r} does not fit mode={mode!r}.",
             next='Use schema="merge" to add or widen columns, or schema="replace" with mode="overwrite".',
@@ -137,7 +150,20 @@ def plan_record(
     missing = [name for name in record.statistics or () if name not in record.names]
     if missing:
         raise UsageError(f"The table has no column {missing[0]!r} to keep statistics of.", next="Check statistics=.")
-    return record if record == held else replace(record, format=FORMAT_VERSION)
+    return record if record == held else in_its_format(record)
+
+
+def with_schema_default(held: TableRecord, wanted: object) -> TableRecord:
+    """The record with another default for changes of the schema.
+
+    Raises:
+        UsageError: there is no such default.
+    """
+    if wanted not in get_args(SchemaDefault):
+        raise UsageError(
+            f"{wanted!r} is not what a table may do with other columns by default.", next="Use merge or refuse."
+        )
+    return in_its_format(replace(held, schema_default="merge" if wanted == "merge" else None))
 
 
 MOMENTS = {
@@ -177,6 +203,7 @@ def _new_record(held: TableRecord | None, fields: Sequence[Field], wanted: Write
         file_format=cast("FileFormat", file_format),
         options=_options(options or {}),
         statistics=wanted.statistics if wanted.statistics is not None or held is None else _still(held, fields),
+        schema_default=before.schema_default,
     )
 
 
@@ -254,6 +281,21 @@ def _refuse_bad_partitions(record: TableRecord, mode: str) -> None:
         raise UsageError("The table has no partitions to overwrite.", next='Use mode="overwrite".')
 
 
+def _differences(name: str, before: Any, after: Any) -> str:
+    """Where two types differ, in the words of SQL; of a struct, only the fields that do."""
+    if isinstance(before, dict) and isinstance(after, dict) and before["type"] == after["type"] == "struct":
+        old, new = ({field["name"]: field["type"] for field in kind["fields"]} for kind in (before, after))
+        parts = [f"{name}.{field} is missing" for field in old if field not in new]
+        parts += [f"{name}.{field} is not in the table" for field in new if field not in old]
+        parts += [
+            _differences(f"{name}.{field}", old[field], new[field])
+            for field in old
+            if field in new and not same_type(old[field], new[field])
+        ]
+        return ", ".join(parts) or f"the fields of {name} have another order"
+    return f"{name} is {type_name(before)}, not {type_name(after)}"
+
+
 def _evolve(held: TableRecord, fields: Sequence[Field], change: SchemaChange | None, path: str) -> TableRecord:
     before = {field["name"]: field for field in held.fields}
     after = {field["name"]: _plain(field) for field in fields}
@@ -274,11 +316,12 @@ def _evolve(held: TableRecord, fields: Sequence[Field], change: SchemaChange | N
         else:
             other.append(name)
     if other:
-        told = ", ".join(f"{name} is {before[name]['type']}, not {after[name]['type']}" for name in other)
+        told = "; ".join(_differences(name, before[name]["type"], after[name]["type"]) for name in other)
         raise SchemaMismatch(f"Table {path!r} has other column types: {told}.", next="Cast the columns of the data.")
     if (added or gone or widened) and change != "merge":
         wider = [
-            f"{name} would be {field['type']} instead of {before[name]['type']}" for name, field in widened.items()
+            f"{name} would be {type_name(field['type'])} instead of {type_name(before[name]['type'])}"
+            for name, field in widened.items()
         ]
         told = "; ".join(
             part

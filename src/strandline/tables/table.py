@@ -36,6 +36,7 @@ from strandline.tables.record import (
     RECORD_NAME,
     OptionValue,
     SchemaChange,
+    SchemaDefault,
     TableRecord,
     WriteMode,
     WriteOptions,
@@ -266,7 +267,9 @@ class Table:
         found: pa.Table = _frames().table_of(self._scan(record, files, condition, columns))
         return found
 
-    def to_arrow_batches(self, where: Where | None = None, columns: Sequence[str] | None = None) -> pa.RecordBatchReader:
+    def to_arrow_batches(
+        self, where: Where | None = None, columns: Sequence[str] | None = None
+    ) -> pa.RecordBatchReader:
         """The rows as a stream of Arrow record batches, which never holds all of them.
 
         Args:
@@ -362,7 +365,8 @@ class Table:
                 Spark frame, a Spark column. Each row of the data has to fulfil it. Files that lie wholly within it are
                 dropped unread, others are written again.
             partition_by: columns whose values become folders; decided by the first write.
-            schema: "merge" to add columns and widen types; "replace", with "overwrite", to change everything.
+            schema: "merge" to add columns and widen types; "replace", with "overwrite", to change everything; "refuse"
+                to refuse other columns. By default what `set_schema_default` says, and that is "refuse" at first.
             file_format: parquet, orc, json, csv or avro; decided by the first write.
             options: of the format, as Spark names them; decided by the first write.
             statistics: columns whose least and greatest values are kept, so that reads skip files; by default the
@@ -406,6 +410,21 @@ class Table:
             with self.ref.transaction(writer or this_thread(), message) as transaction:
                 return Table(transaction, self.path)._write(data, wanted)
         return self._write(data, wanted)
+
+    def set_schema_default(self, schema: SchemaDefault) -> None:
+        """Say what writes do with other columns if they do not say; staged, and part of the next commit.
+
+        Versions that do not know such defaults refuse to read or write a table with "merge".
+
+        Args:
+            schema: "merge" to add columns and widen types; "refuse", as at first.
+
+        Raises:
+            TableNotFound: there is no table at the path in this ref.
+            UsageError: the ref cannot be written.
+            Conflict: somebody else changed the table at the same time.
+        """
+        import_module("strandline.tables.writing").set_schema_default(self, schema)
 
     def _write(self, data: Rows, options: WriteOptions) -> WriteResult:
         writer = engine("spark") if is_spark_frame(data) else import_module("strandline.tables.arrow_rows")

@@ -43,6 +43,7 @@ from strandline.tables.record import (
     WriteOptions,
     encode_record,
     plan_record,
+    with_schema_default,
 )
 from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key, rows_in
 from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
@@ -193,6 +194,23 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
         engine_seconds=engine_seconds,
         strandline_seconds=time.monotonic() - started - engine_seconds,
     )
+
+
+def set_schema_default(table: Table, wanted: str) -> None:
+    """Stage a record with another default; see `Table.set_schema_default`."""
+    branch = table.ref
+    if not isinstance(branch, Writable):
+        raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
+    record = with_schema_default(table.record, wanted)
+    if branch.is_repeat:
+        return
+    with branch.writing():
+        info, held = table._find_record()
+        if info is None or record == held:
+            return
+        key = branch._new_key(RECORD_NAME)
+        entry = upload(branch._core, key, RECORD_NAME, encode_record(record), "application/json", None)
+        branch.stage_atomically([(table.record_path, entry)], expect={table.record_path: info.checksum})
 
 
 def _mark(prefix: str, options: WriteOptions, replaced: _Replaced, rows: Source) -> Mark:

@@ -97,6 +97,7 @@ class Transaction(Publishing):
         self.results: list[TransactionResult] = []
         self._locks = options.locks
         self._ends: tuple[str, ...] = ()
+        self._was_refused = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -144,7 +145,7 @@ class Transaction(Publishing):
         Raises:
             NotAssigned: the writer's name is assigned to another node.
             BranchProtected: the branch is protected, and its protection does not name the writer.
-            UsageError: this process has an open transaction of this writer already.
+            UsageError: this process has an open transaction of this writer already, whose commit was not refused.
         """
         with self._lock:
             if self.phase != "new":
@@ -169,7 +170,8 @@ class Transaction(Publishing):
 
     def _refuse_twice(self) -> None:
         other = self._core.transactions.get((self.branch_id, self.writer))
-        if other is not None and other is not self and other.phase == "open":
+        # one whose commit was refused may be tried again, or left: beginning another dooms it, here as elsewhere
+        if other is not None and other is not self and other.phase == "open" and not other._was_refused:
             raise UsageError(
                 f"This process has an open transaction of {self.writer!r} already: {other.id}.",
                 next="Commit or abort it first, or take another writer's name.",
@@ -310,6 +312,7 @@ class Transaction(Publishing):
                 )
             except (Conflict, NotAllowed, RangeLocked):
                 self._drop_manifest(digest)
+                self._was_refused = True
                 raise
             except (Fenced, TransactionClosed):
                 self._fence()

@@ -88,7 +88,7 @@ def wait_for_upper(shard: OpenShard, beyond: int, timeout_s: float, what: str) -
 
 def _timed_out(state: State, what: str, timeout_s: float, now_us: int) -> ShardTimeout:
     last = max((writer.heartbeat_us for writer in state.writers.values()), default=None)
-    heard = "No writer is known." if last is None else f"A writer was last heard of {(now_us - last) / 1e6:.1f} s ago."
+    heard = "No writer is open." if last is None else f"A writer was last heard of {(now_us - last) / 1e6:.1f} s ago."
     return ShardTimeout(
         f"{what} of {state.name!r} did not come within {timeout_s:g} s: its upper is {antichain(state.upper)}. {heard}",
         next="See whether its writers run; or give a larger timeout_s.",
