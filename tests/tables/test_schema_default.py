@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,7 @@ import strandline
 from strandline.errors import Conflict, MergeConflict, NewerFormat, SchemaMismatch, TableNotFound, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
+from strandline.tables import writing
 from strandline.tables.record import FORMAT_VERSION, RECORD_NAME, TableRecord, decode_record, encode_record
 from strandline.tables.table import Table
 from tests.cli.test_cli import Run, cli, lake_cli
@@ -87,6 +89,20 @@ def test_a_default_is_published_with_its_transaction_and_clashes_with_another_ch
     with main.transaction("nightly", "a default") as tx:
         tx.table("t").set_schema_default("merge")
     assert main.table("t").record.schema_default == "merge"
+
+
+def test_a_default_is_not_set_over_another_change(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = writing.upload
+
+    def beside(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        table.write(MORE, schema="merge")
+        return real(*arguments)
+
+    monkeypatch.setattr(writing, "upload", beside)
+    with pytest.raises(Conflict):
+        table.set_schema_default("merge")
+    assert (table.record.names, table.record.schema_default) == (("id", "name"), None)
 
 
 def test_defaults_merge_like_columns(main: Branch, table: Table) -> None:

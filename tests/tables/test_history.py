@@ -1,0 +1,108 @@
+"""What the history of a table says of each commit: the operation, and the rows that really came and went."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from strandline.repository.branch import Branch
+from strandline.tables.history import Files, Mark, decode_mark, encode_mark, operation_of, really_changed
+from strandline.tables.table import Table
+from strandline.tree.rows import user_metadata_json
+
+
+def rows(*numbers: int) -> pa.Table:
+    parts = pa.array([f"p{number % 2}" for number in numbers], pa.string())
+    return pa.table({"id": pa.array(numbers, pa.int64()), "part": parts})
+
+
+@pytest.fixture
+def table(main: Branch) -> Table:
+    made = main.table("t")
+    made.write(rows(*range(10)), partition_by="part")
+    main.commit("made")
+    return made
+
+
+def last(table: Table) -> tuple[str, int | None, int | None]:
+    change = next(iter(table.history()))
+    return change.operation, change.inserted_rows, change.deleted_rows
+
+
+def test_each_operation_has_its_name_and_its_rows(main: Branch, table: Table) -> None:
+    assert last(table) == ("create", 10, 0)
+    table.write(rows(10, 11, 12))
+    main.commit("more")
+    assert last(table) == ("append", 3, 0)
+    table.write(rows(20), mode="overwrite_partitions")
+    main.commit("a partition")
+    assert last(table) == ("overwrite_partitions", 1, 7)
+    table.write(rows(3), mode="overwrite", where="id = 3")
+    main.commit("a row")
+    assert last(table) == ("overwrite where id = 3", 1, 1)
+    table.write(rows(), mode="overwrite", where="id > 4 and part = 'p1'")
+    main.commit("without some")
+    assert last(table) == ("overwrite where id > 4 and part = 'p1'", 0, 4)
+    table.write(rows(1, 2), mode="overwrite")
+    main.commit("all")
+    assert last(table) == ("overwrite", 2, 3)
+    table.set_schema_default("merge")
+    main.commit("a default")
+    assert last(table) == ("schema", 0, 0)
+    for path in [info.path for info in main.list("t/")]:
+        main.delete(path)
+    main.commit("gone")
+    assert last(table) == ("drop", 0, 2)
+
+
+def test_a_merge_of_branches_is_a_merge(main: Branch, table: Table) -> None:
+    work = main.create_branch("work")
+    work.table("t").write(rows(30))
+    work.commit("there")
+    main.put("x", b"x")
+    main.commit("here")
+    main.merge(work)
+    assert last(table) == ("merge", 1, 0)
+    main.revert(main.commit_id, parent=1)
+    assert last(table) == ("change", 0, 1)
+
+
+def test_two_writes_of_the_same_rows_in_one_commit_are_not_counted(main: Branch, table: Table) -> None:
+    """Rows that the first one brought would be taken for old ones that the second only wrote again."""
+    table.write(rows(2, 4, 100), mode="overwrite", where="id in (2, 4, 100)")
+    table.write(rows(2), mode="overwrite", where="id = 2")
+    main.commit("twice")
+    assert last(table) == ("overwrite where id = 2", None, None)
+
+
+def test_writes_of_several_kinds_in_one_commit(main: Branch, table: Table) -> None:
+    table.write(rows(40), mode="overwrite_partitions")
+    table.write(rows(41))
+    main.commit("both")
+    assert last(table) == ("overwrite_partitions, append", 2, 5)
+
+
+def test_a_long_condition_is_cut(main: Branch, table: Table) -> None:
+    where = " or ".join(f"id = {number}" for number in range(100))
+    table.write(rows(5), mode="overwrite", where=where)
+    main.commit("long")
+    assert last(table)[0] == f"overwrite where {where[:200]}"
+    assert last(table)[1:] == (1, 10)
+
+
+@pytest.mark.parametrize("metadata", [None, "{}", '{"strandline.overwrite": "5"}', '{"strandline.overwrite": 5}', "["])
+def test_a_mark_of_an_earlier_version_or_of_nobody_says_little(metadata: str | None) -> None:
+    assert decode_mark(metadata, is_whole=True) == Mark("", "overwrite")
+    assert decode_mark(metadata, is_whole=False) == Mark("", "overwrite_partitions")
+    old = Files(frozenset({"x"}), 1, 5)
+    assert really_changed([decode_mark(metadata, is_whole=True)], old, old) == (None, None)
+
+
+def test_a_mark_is_read_as_it_was_written() -> None:
+    mark = Mark("w", "overwrite", "a = 'ä\n'", 5, 7)
+    assert decode_mark(user_metadata_json(encode_mark(mark)), is_whole=False) == mark
+    added = Files(frozenset({"w"}), 1, 8)
+    assert really_changed([mark], added, Files(frozenset(), 1, 7)) == (5, 4)
+    assert really_changed([mark], Files(frozenset({"w", ""}), 2, 8), Files(frozenset(), 1, 7)) == (None, None)
+    name = operation_of([mark], added, added, came=False, went=False, is_merge=False, schema_changed=False)
+    assert name == "overwrite where a = 'ä\n'"
