@@ -13,8 +13,8 @@ import pytest
 import strandline
 from strandline.errors import Conflict, MergeConflict, NewerFormat, SchemaMismatch, TableNotFound, UsageError
 from strandline.repository.branch import Branch
+from strandline.repository.objects.upload import upload
 from strandline.repository.repository import Repository
-from strandline.tables import writing
 from strandline.tables.record import FORMAT_VERSION, RECORD_NAME, TableRecord, decode_record, encode_record
 from strandline.tables.table import Table
 from tests.cli.test_cli import Run, cli, lake_cli
@@ -92,14 +92,12 @@ def test_a_default_is_published_with_its_transaction_and_clashes_with_another_ch
 
 
 def test_a_default_is_not_set_over_another_change(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = writing.upload
-
     def beside(*arguments: Any) -> Any:
         monkeypatch.undo()
         table.write(MORE, schema="merge")
-        return real(*arguments)
+        return upload(*arguments)
 
-    monkeypatch.setattr(writing, "upload", beside)
+    monkeypatch.setattr("strandline.tables.writing.upload", beside)
     with pytest.raises(Conflict):
         table.set_schema_default("merge")
     assert (table.record.names, table.record.schema_default) == (("id", "name"), None)
