@@ -28,6 +28,7 @@ from strandline.repository.core.repository_core import RepositoryCore
 from strandline.spark.roots import folders_and_files, still_whole
 from strandline.spark.session import described, held_settings, is_connect, reason_of
 from strandline.tables.condition import Condition, refused
+from strandline.tables.formats import COLLATIONS
 from strandline.tables.keys import Among, among
 from strandline.tables.layout import in_own_place, is_skipped_by_spark
 from strandline.tables.record import RESERVED_COLUMNS, TableRecord
@@ -41,8 +42,6 @@ CHECKED_BY_SPARK = ("parquet", "orc")
 """Formats that end with what their readers begin with: Spark notices by itself that a file was cut."""
 LIST_FROM_FILES = 20
 """So many files of a folder are looked up by listing it."""
-COLLATIONS = "__COLLATIONS"
-"""Where Spark's schema JSON has how texts compare, by their place in the column."""
 TIME_ZONE = "UTC"
 """In which partition folders spell timestamps, whatever the session's zone is."""
 _GLOB = re.compile(r"([\[\]{}*?\\])")

@@ -9,8 +9,9 @@ from typing import Any, cast
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
-from strandline.errors import StorageError, StrandlineError, UsageError
+from strandline.errors import StorageError, StrandlineError
 from strandline.repository.objects.writable import Writable
+from strandline.spark.guard import END, guarded, unfit_of
 from strandline.spark.read import TIME_ZONE, condition_of, no_filesystem, quoted, scan_files, struct_of
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
@@ -26,10 +27,9 @@ from strandline.tables.writing import outside, write_rows
 TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 """Spark's default, INT96, has no statistics and is deprecated."""
 ADVISORY_BYTES = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
-UNFIT = "strandline: the format does not hold: "
 COUNT_PATIENCE_S = 5.0
 AMONG = "is among the keys"
-UNFULFILLED, END = "strandline: a row does not fulfil: ", " :end"
+UNFULFILLED = "strandline: a row does not fulfil: "
 
 
 def write_table(table: Table, data: DataFrame, options: WriteOptions) -> WriteResult:
@@ -113,7 +113,7 @@ class SparkRows:
         core = branch._core
         url = core.resolver.namespace.spark_url(prefix)
         with described(self._data.sparkSession, f"strandline: write {table.path} on {core.name}/{branch.name}"):
-            _let_spark_write(_guarded(self._data, record), record, url, table, target_file_bytes)
+            _let_spark_write(guarded(self._data, record), record, url, table, target_file_bytes)
 
     def statistics(
         self, table: Table, record: TableRecord, files: Sequence[TableFile], columns: Mapping[str, Kind]
@@ -128,27 +128,6 @@ def _judged(frame: DataFrame, where: Any, condition: Condition) -> tuple[DataFra
         keys = frame.sparkSession.createDataFrame(condition.keys).withColumn(flag, F.lit(True))
         return frame.join(keys, condition.keys.column_names, "left"), F.coalesce(quoted(flag), F.lit(False))
     return frame, F.coalesce(F.expr(where) if isinstance(where, str) else where, F.lit(False))
-
-
-def _guarded(data: DataFrame, record: TableRecord) -> DataFrame:
-    """The data, in which a value that the format would change without a word ends the write."""
-    null = {name.lower(): value for name, value in record.options.items()}.get("nullvalue", "")
-    columns = []
-    for field in record.fields:
-        column = quoted(field["name"])
-        lost: Column | None = None
-        why = ""
-        if record.file_format == "csv" and field["type"] == "string" and null and field in record.stored:
-            lost = column == F.lit(null)
-            why = f"the text {null} in column {field['name']}, which stands for null in CSV"
-        elif record.file_format == "orc" and field["type"] == "timestamp" and field in record.stored:
-            lost = (F.unix_micros(column) < 0) & (F.unix_micros(column) % 1_000_000 != 0)
-            why = f"a part of a second before 1970 in column {field['name']}, which ORC puts a second later"
-        if lost is not None:
-            refused = F.raise_error(F.lit(UNFIT + why + END)).cast(data.schema[field["name"]].dataType)
-            column = F.when(lost, refused).otherwise(column).alias(field["name"])
-        columns.append(column)
-    return data.select(*columns) if record.file_format in ("csv", "orc") else data
 
 
 def _let_spark_write(
@@ -170,12 +149,8 @@ def _let_spark_write(
     except Exception as error:
         if "FileSystem not found" in str(error) or "No FileSystem for scheme" in str(error):
             raise no_filesystem(table.ref._core) from error
-        if UNFIT in str(error):
-            raise UsageError(
-                f"The data has {str(error).partition(UNFIT)[2].partition(END)[0]}.",
-                safe="Nothing of it is visible on the branch.",
-                next="Change the value, or write the table in Parquet.",
-            ) from error
+        if (unfit := unfit_of(error)) is not None:
+            raise unfit from error
         if UNFULFILLED in str(error):
             raise outside(str(error).partition(UNFULFILLED)[2].partition(END)[0]) from error
         raise StorageError(

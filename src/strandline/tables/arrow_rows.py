@@ -23,7 +23,7 @@ from strandline.tables.condition import Condition
 from strandline.tables.frames import Scan, arrow_schema, rows_of
 from strandline.tables.given import data_of, reason_of
 from strandline.tables.keys import told
-from strandline.tables.layout import NULL_PARTITION
+from strandline.tables.layout import NULL_PARTITION, UNNAMED
 from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import Statistics
@@ -76,8 +76,7 @@ class ArrowRows:
         _refuse_unfit(record)
         wanted = arrow_schema(record)
         held = {name: at for at, name in enumerate(self._schema.names)}
-        texts = [name for name in record.partition_by if wanted.field(name).type == pa.string()]
-        if self._schema.equals(wanted) and not texts:
+        if self._schema.equals(wanted):
             return self
 
         def batches() -> Iterator[pa.RecordBatch]:
@@ -86,9 +85,6 @@ class ArrowRows:
                     _cast(batch.column(held[one.name]), one) if one.name in held else pa.nulls(len(batch), one.type)
                     for one in wanted
                 ]
-                for name in texts:
-                    at = wanted.get_field_index(name)
-                    columns[at] = _without_unnamed(columns[at])
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
         return ArrowRows(wanted, batches)
@@ -219,11 +215,6 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
         ) from error
 
 
-def _without_unnamed(column: pa.Array) -> pa.Array:
-    """Texts that no folder can be named by are null as a partition, as they are to Spark; conditions see them so."""
-    return pc.if_else(pc.is_in(column, pa.array(["", NULL_PARTITION])), pa.scalar(None, pa.string()), column)
-
-
 def _file_options(record: TableRecord) -> Any:
     named = {name.lower(): value.lower() for name, value in record.options.items()}
     compression = named.get("compression", DEFAULT_COMPRESSION)
@@ -267,11 +258,11 @@ class _Folders:
         if text not in known:
             name = f"{_escaped(column)}={NULL_PARTITION if text is None else _escaped(text)}"
             has_value = text is None or partition_value(text, self._kinds[column]) is not None
-            if not has_value or "\0" in name or len(name.encode()) > FOLDER_MAX_BYTES:
+            if not has_value or text in UNNAMED or "\0" in name or len(name.encode()) > FOLDER_MAX_BYTES:
                 raise UsageError(
                     f"{text!r} in column {column!r} cannot be the name of a partition's folder.",
                     safe="Nothing of the write is visible on the branch.",
-                    next="Take these rows out, or partition by another column.",
+                    next="Make it null, take these rows out, or partition by another column.",
                 )
             known[text] = name
         return known[text]

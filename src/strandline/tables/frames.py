@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -21,12 +22,17 @@ from strandline.errors import StorageError, UsageError
 from strandline.tables.arrow_files import Describe, Files, file_system
 from strandline.tables.columns import arrow_type, kind_of
 from strandline.tables.condition import Condition
-from strandline.tables.record import MOMENTS, SAFE_OPTIONS, TableRecord
+from strandline.tables.formats import MOMENTS, SAFE_OPTIONS
+from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile
 from strandline.tables.values import partition_value
 
 if TYPE_CHECKING:
     from strandline.repository.core.repository_core import RepositoryCore
+
+
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+"""How Spark names folders of floating numbers that are none."""
 
 
 def arrow_schema(record: TableRecord) -> pa.Schema:
@@ -84,6 +90,8 @@ def _partition_scalar(field: pa.Field, text: str | None, kind: Any) -> pa.Scalar
     if text is None:
         return pa.scalar(None, field.type)
     value = partition_value(text, kind)
+    if value is None and kind == "float" and text in NOT_FINITE:
+        return pa.scalar(float(text), field.type)
     if value is None:
         raise UsageError(
             f"The partition value {text!r} is not one of column {field.name!r} ({field.type}).",
@@ -133,13 +141,19 @@ def _format(record: TableRecord, schema: pa.Schema) -> ds.FileFormat:
 
 
 def _json_batches(
-    core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: Describe, chosen: Sequence[str]
+    core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: Describe
 ) -> Iterator[pa.RecordBatch]:
     """Files of JSON lines, one after the other: Arrow's datasets do not make dates and times of text."""
     from pyarrow import json  # noqa: PLC0415 - one format of several
 
     _refuse_options(record, ("compression", *_ours(record, MOMENTS)))
     schema = arrow_schema(record)
+    for field in schema:
+        if field.name not in record.partition_by and _has_bytes(field.type):
+            raise UsageError(
+                f"Column {field.name!r} has bytes, which JSON holds as texts that only Spark reads as bytes.",
+                next="Use to_spark.",
+            )
     kinds = {field["name"]: kind_of(field) for field in record.fields}
     stored = [schema.field(field["name"]) for field in record.stored]
     parsed = pa.schema([field.with_type(pa.string()) if _is_text(field.type) else field for field in stored])
@@ -158,7 +172,13 @@ def _json_batches(
                 columns.append(pa.repeat(_partition_scalar(field, text, kinds[field.name]), len(rows)))
             else:
                 columns.append(rows.column(field.name).cast(field.type))
-        yield from pa.table(columns, schema=schema).select(list(chosen)).to_batches()
+        yield from pa.table(columns, schema=schema).to_batches()
+
+
+def _has_bytes(kind: pa.DataType) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_bytes(kind.field(at).type) for at in range(kind.num_fields))
+    return bool(pa.types.is_binary(kind))
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -243,7 +263,23 @@ class Scan:
 
 
 def _dataset(scan: Scan, kind: type[ds.FileSystemDataset] = ds.FileSystemDataset) -> ds.Dataset:
-    return dataset_of(scan.core, scan.record, scan.files, scan.place, kind)
+    return dataset_of(scan.core, _needed(scan), scan.files, scan.place, kind)
+
+
+def _needed(scan: Scan) -> TableRecord:
+    """The record with the columns that are needed only: others may be of types that Arrow does not read."""
+    record = scan.record
+    if scan.columns is None:
+        return record
+    names = {*scan.columns, *(scan.condition.columns() if scan.condition is not None else ())}
+    if record.file_format == "csv":  # columns are told apart by their places
+        names.update(field["name"] for field in record.stored)
+    return msgspec.structs.replace(
+        record,
+        fields=tuple(field for field in record.fields if field["name"] in names),
+        partition_by=tuple(name for name in record.partition_by if name in names),
+        statistics=None,
+    )
 
 
 def rows_of(scan: Scan) -> pa.RecordBatchReader:
@@ -269,7 +305,7 @@ def count_of(scan: Scan) -> int:
     with _in_our_words(scan.place):
         if scan.record.file_format == "json":
             return sum(map(len, rows_of(replace(scan, columns=columns))))
-        return int(_dataset(scan).count_rows(filter=_filter(scan.condition)))
+        return int(_dataset(replace(scan, columns=columns)).count_rows(filter=_filter(scan.condition)))
 
 
 @contextmanager
@@ -287,13 +323,10 @@ def _scanner(scan: Scan) -> Any:
     record, condition = scan.record, scan.condition
     chosen = list(record.names if scan.columns is None else scan.columns)
     matching = _filter(condition)
-    schema = arrow_schema(record)
     if scan.record.file_format == "json":
-        needed = [name for name in record.names if name in {*chosen, *(condition.columns() if condition else ())}]
-        lines = _json_batches(scan.core, record, scan.files, scan.place, needed)
-        scanner = ds.Scanner.from_batches(
-            lines, schema=pa.schema([schema.field(name) for name in needed]), columns=chosen, filter=matching
-        )
+        needed = _needed(scan)
+        lines = _json_batches(scan.core, needed, scan.files, scan.place)
+        scanner = ds.Scanner.from_batches(lines, schema=arrow_schema(needed), columns=chosen, filter=matching)
     else:
         dataset = _dataset(scan)
         try:

@@ -9,6 +9,8 @@ from urllib.parse import unquote
 from strandline.repository.core.physical import PHYSICAL_ROOT
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+UNNAMED = ("", NULL_PARTITION)
+"""Texts that would come back as null if they named the folder of a partition."""
 OVERWRITE_NAME = "_strandline_overwrite.json"
 """An object in each folder that an overwrite replaced, different for each write. File names never collide, so without
 it two branches that replaced the same partition would merge into both; with it they conflict."""

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from strandline.errors import Corrupted, NewerFormat, SchemaMismatch, UsageError
 from strandline.repository.objects.writable import IfChanged
 from strandline.tables.columns import is_widening, same_type, type_name
+from strandline.tables.formats import SAFE_OPTIONS, FileFormat, refuse_unheld
 
 RECORD_NAME = "_strandline_table.json"
 """Below the table's path; readers of plain folders skip names that begin with "_"."""
@@ -21,7 +22,6 @@ FORMAT_VERSION = 3
 is written only for tables that have one."""
 RESERVED_COLUMNS = ("sl_branch", "sl_write")
 """Names of folders in the physical layout, which Spark sees as columns."""
-FileFormat = Literal["parquet", "orc", "json", "csv", "avro"]
 STATISTICS_COLUMNS = 32
 """Of how many columns statistics are kept unless the user says which."""
 WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
@@ -146,7 +146,7 @@ def plan_record(
         statistics = held.statistics if wanted.statistics is None else wanted.statistics
         record = replace(_evolve(held, fields, change, path), statistics=statistics)
     _refuse_bad_columns(record.fields)
-    _refuse_bad_partitions(record, mode)
+    _refuse_bad_places(record, mode)
     missing = [name for name in record.statistics or () if name not in record.names]
     if missing:
         raise UsageError(f"The table has no column {missing[0]!r} to keep statistics of.", next="Check statistics=.")
@@ -164,26 +164,6 @@ def with_schema_default(held: TableRecord, wanted: object) -> TableRecord:
             f"{wanted!r} is not what a table may do with other columns by default.", next="Use merge or refuse."
         )
     return in_its_format(replace(held, schema_default="merge" if wanted == "merge" else None))
-
-
-MOMENTS = {
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-}
-SAFE_OPTIONS: dict[str, dict[str, str]] = {
-    "csv": {
-        "header": "true",
-        "nullValue": r"\N",
-        "escape": '"',
-        "multiLine": "true",
-        "ignoreLeadingWhiteSpace": "false",
-        "ignoreTrailingWhiteSpace": "false",
-        **MOMENTS,
-    },
-    "json": MOMENTS,
-}
-"""What a new table of texts gets unless its first write says otherwise: by Spark's own options microseconds are cut,
-a line end in a text begins a row, an empty text is null, and blanks around a text are gone."""
 
 
 def _new_record(held: TableRecord | None, fields: Sequence[Field], wanted: WriteOptions) -> TableRecord:
@@ -261,20 +241,12 @@ def _refuse_bad_columns(fields: Sequence[Field]) -> None:
         raise UsageError(f"These columns cannot be in a table: {', '.join(reserved) or 'none at all'}.")
 
 
-def _refuse_bad_partitions(record: TableRecord, mode: str) -> None:
+def _refuse_bad_places(record: TableRecord, mode: str) -> None:
     missing = [name for name in record.partition_by if name not in record.names]
     if missing:
         raise UsageError(f"The data has no column {missing[0]!r} to partition by.", next="Check partition_by.")
     for field in record.fields:
-        if field["name"] in record.partition_by and "__COLLATIONS" in (field.get("metadata") or {}):
-            raise UsageError(
-                f"Column {field['name']!r} has a collation, and Spark does not partition by such columns.",
-                next="Partition by another column, or by one without a collation.",
-            )
-    if record.file_format == "csv":
-        texts = [field["name"] for field in record.stored if field["type"] == "binary"]
-        if texts:
-            raise UsageError(f"CSV does not hold the bytes of column {texts[0]!r}.", next="Use Parquet, ORC or JSON.")
+        refuse_unheld(field, record.file_format, is_partition=field["name"] in record.partition_by)
     if record.partition_by and len(record.partition_by) == len(record.names):
         raise UsageError("A table needs a column besides its partition columns.")
     if mode == "overwrite_partitions" and not record.partition_by:
