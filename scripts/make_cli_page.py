@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from enum import Enum
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 import typer.main
 
@@ -51,13 +50,10 @@ def _shown(argument: Any) -> str:
 def _choices(option: Any) -> str:
     if option.is_flag:
         return ""
-    kind = option.type_descriptor.annotation
-    kind = get_args(kind)[0] if get_origin(kind) is list else kind
-    if get_origin(kind) is Literal:
-        return " " + r"\|".join(get_args(kind))
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return " " + r"\|".join(str(one.value) for one in kind)
-    return f" {option.metavar or getattr(kind, '__name__', 'TEXT').upper()}"
+    choices = getattr(option.type, "choices", None)
+    if choices:
+        return " " + r"\|".join(str(getattr(one, "value", one)) for one in choices)
+    return f" {option.metavar or option.type.name.removesuffix(' range').upper()}"
 
 
 def _help(option: Any) -> str:

@@ -53,11 +53,11 @@ from strandline.repository.repository import Repository
 from strandline.repository.upkeep.repair import Mended, repair
 from strandline.repository.upkeep.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
 from strandline.settings import Settings, current_user, portable
-from strandline.shards.deciding.service import ShardService, service_urls
 from strandline.tree.store import TreeStore
 
 if TYPE_CHECKING:
     from strandline.backup.layout import Manifest
+    from strandline.shards.deciding.service import ShardService
 
 FIND_ATTEMPTS = 40
 
@@ -99,10 +99,7 @@ class Lake:
         self._cores: dict[RepositoryId, RepositoryCore] = {}
         self._lock = forks.lock()
         self._upkeep = BackgroundThreads()
-        deciding = service_urls(settings.shard_service)
-        compacting = service_urls(settings.shard_upkeep) or deciding
-        self._shard_service = ShardService(deciding, clock) if deciding else None
-        self._shard_upkeep = ShardService(compacting, clock) if compacting else None
+        self._shard_service, self._shard_upkeep = _services(settings, clock)
 
     @property
     def place(self) -> str:
@@ -429,6 +426,20 @@ def open_lake(settings: Settings, *, create: bool = False, new: bool = False, cl
 
 _lakes: dict[Settings, Lake] = {}
 _lakes_lock = forks.lock()
+
+
+def _services(settings: Settings, clock: Clock) -> tuple[ShardService | None, ShardService | None]:
+    """Where shards are changed, and where they are compacted; None for this process."""
+    if not settings.shard_service and not settings.shard_upkeep:
+        return None, None
+    from strandline.shards.deciding.service import ShardService, service_urls  # noqa: PLC0415 - loads much of shards
+
+    deciding = service_urls(settings.shard_service)
+    compacting = service_urls(settings.shard_upkeep) or deciding
+    return (
+        ShardService(deciding, clock) if deciding else None,
+        ShardService(compacting, clock) if compacting else None,
+    )
 
 
 def _reopen(settings: Settings) -> Lake:

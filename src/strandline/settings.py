@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -140,6 +139,8 @@ def _fill(given: dict[str, Any], more: Mapping[str, Any]) -> None:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415 - most lakes have no such file
+
     try:
         found = tomllib.loads(path.read_text())
     except OSError as error:

@@ -10,7 +10,6 @@ import errno
 import os
 import sys
 from contextlib import suppress
-from importlib.abc import MetaPathFinder
 from io import TextIOWrapper
 
 INTERRUPTED = 130
@@ -73,8 +72,11 @@ def _drop_output() -> None:
     os.close(nowhere)
 
 
-class _WithoutPandas(MetaPathFinder):
-    """Says that pandas is not installed: pyarrow would import it on first use, which takes longer than a command."""
+class _WithoutPandas:
+    """A finder that says that pandas is not installed: pyarrow would import it on first use.
+
+    That takes longer than a command. What a finder has to be is in `importlib.abc`, which takes its time to load, too.
+    """
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         if fullname == "pandas":

@@ -103,7 +103,7 @@ def put(
         source = sys.stdin.buffer if file == "-" else Path(file)
         total = 2 * source.stat().st_size if isinstance(source, Path) and source.is_file() else None
         with s.out.progress(f"uploading {path}", in_bytes=True) as step, ExitStack() as stack:
-            if total is not None and s.out.errors.is_terminal:  # read twice: for the checksum, and to be stored
+            if total is not None and sys.stderr.isatty():  # read twice: for the checksum, and to be stored
                 source = Counted(
                     stack.enter_context(Path(file).open("rb")), lambda done: step("uploading", done, total)
                 )

@@ -1,4 +1,7 @@
-"""The one place where commands print: a table for people, JSON lines for scripts."""
+"""The one place where commands print: lines for scripts and pipes, tables for people, JSON.
+
+What only a terminal shows is in `terminal`, which takes as long to load as all else here: it is loaded for one.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn, TransferSpeedColumn
-from rich.progress import Progress as ProgressBar
-from rich.table import Table
 
 from strandline.errors import StrandlineError
 from strandline.progress import Progress, no_progress
@@ -33,27 +30,20 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self.console = Console(soft_wrap=True, highlight=False)
-        self.errors = Console(stderr=True, soft_wrap=True, highlight=False)
 
     def rows(self, rows: Iterable[Row], columns: Sequence[str], empty: str = "Nothing.") -> None:
         """Show rows: all their fields as JSON, or some columns as a table; as they come, in a pipe."""
         if self.as_json:
             for row in rows:
                 print(_json(row))
-        elif self.console.is_terminal:
-            self._table(rows, columns, empty)
+        elif sys.stdout.isatty():
+            from strandline.cli import terminal  # noqa: PLC0415 - see above
+
+            cells = ([visible(_text(row[name], for_people=True)) for name in columns] for row in rows)
+            terminal.show_table(columns, cells, empty)
         else:
             for row in rows:
                 print("\t".join(visible(_text(row[name])) for name in columns))
-
-    def _table(self, rows: Iterable[Row], columns: Sequence[str], empty: str) -> None:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in columns:
-            table.add_column(name, justify="right" if name in ("size", "count") else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*(escape(visible(_text(row[name], for_people=True))) for name in columns))
-        self.console.print(table if table.row_count else empty)
 
     def say(self, sentence: str | Iterable[str], fields: Row) -> None:
         """Say what was done: a sentence, or several lines, or the fields of it as JSON."""
@@ -69,14 +59,13 @@ class Output:
     @contextmanager
     def progress(self, what: str, *, in_bytes: bool = False) -> Iterator[Progress]:
         """A progress bar on a terminal, silence elsewhere."""
-        if not self.errors.is_terminal:
+        if not sys.stderr.isatty():
             yield no_progress
             return
-        numbers = (DownloadColumn(), TransferSpeedColumn()) if in_bytes else (MofNCompleteColumn(),)
-        shown = TextColumn(escape(visible(what)))
-        with ProgressBar(shown, BarColumn(), *numbers, console=self.errors, transient=True) as bar:
-            task = bar.add_task("", total=None)
-            yield lambda doing, done, total: bar.update(task, completed=done, total=total)
+        from strandline.cli import terminal  # noqa: PLC0415 - see above
+
+        with terminal.progress_bar(visible(what), in_bytes=in_bytes) as progress:
+            yield progress
 
     def error(self, error: StrandlineError) -> None:
         """Show an error on standard error: what happened, what is safe, what to do next."""
@@ -84,10 +73,13 @@ class Output:
             told = {"error": error.kind, "what": error.what, "safe": error.safe, "next": error.command}
             print(_json(told), file=sys.stderr)
             return
-        self.errors.print(f"[bold red]error:[/] {escape(visible(error.what))}")
-        for line in (error.safe, error.command):
-            if line:
-                self.errors.print(f"  {escape(visible(line))}")
+        advice = [visible(line) for line in (error.safe, error.command) if line]
+        if sys.stderr.isatty():
+            from strandline.cli import terminal  # noqa: PLC0415 - see above
+
+            terminal.show_error(visible(error.what), advice)
+            return
+        print("\n  ".join([f"error: {visible(error.what)}", *advice]), file=sys.stderr)
 
 
 def visible(text: str) -> str:

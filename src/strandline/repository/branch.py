@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.arguments import checked
 from strandline.branch.commit import commit as commit_branch
@@ -23,7 +24,6 @@ from strandline.repository.commits.importing import ImportResult, import_objects
 from strandline.repository.commits.merging import MergePreview, merge_into, preview_merge, replay
 from strandline.repository.commits.settling import Appended, MergeStrategy, Side, check_decisions
 from strandline.repository.core.promises import pinned
-from strandline.repository.feed import Feed
 from strandline.repository.jobs.range_jobs import RangeJobs
 from strandline.repository.locks.held import LockedTransaction, LockOptions
 from strandline.repository.locks.locks import Locks, Ranges, check_ids
@@ -37,6 +37,9 @@ from strandline.repository.transactions.operators import Transactions, Writers
 from strandline.repository.transactions.options import OnStaged, TransactionOptions
 from strandline.repository.transactions.transaction import Transaction, resume
 from strandline.tree.rows import Entry
+
+if TYPE_CHECKING:
+    from strandline.repository.feed import Feed
 
 
 @checked()
@@ -349,6 +352,8 @@ class Branch(StagedWrites):
     @property
     def feed(self) -> Feed:
         """The branch's changes, move by move, as a shard that queries follow."""
+        from strandline.repository.feed import Feed  # noqa: PLC0415 - loads all of shards
+
         return Feed(self._core, self._at)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -43,9 +43,11 @@ from strandline.repository.names.settings import change_settings
 from strandline.repository.refs.history import merge_base
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.results import Results
-from strandline.repository.upkeep.fsck import FsckReport, fsck
-from strandline.repository.upkeep.gc import GarbageCollection
-from strandline.shards.shard import Shard
+
+if TYPE_CHECKING:
+    from strandline.repository.upkeep.fsck import FsckReport
+    from strandline.repository.upkeep.gc import GarbageCollection
+    from strandline.shards.shard import Shard
 
 
 class NamedRef(msgspec.Struct, frozen=True):
@@ -341,6 +343,8 @@ class Repository:
     @property
     def gc(self) -> GarbageCollection:
         """Retention rules, and the collection of what nothing refers to."""
+        from strandline.repository.upkeep.gc import GarbageCollection  # noqa: PLC0415 - few programs collect
+
         return GarbageCollection(self._core)
 
     @logged("fsck")
@@ -354,4 +358,6 @@ class Repository:
             progress: called after each range of metadata.
             content: also read all bytes and compare them with their checksums; else only sizes are compared.
         """
+        from strandline.repository.upkeep.fsck import fsck  # noqa: PLC0415 - few programs check
+
         return fsck(self._core, progress, content=content)

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from strandline import forks, metrics
@@ -23,9 +23,11 @@ from strandline.branch.sensor import Sensor
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
 from strandline.ids import BranchId
-from strandline.shards.catalog import Services, ShardCatalog
-from strandline.shards.deciding.service import ShardService
-from strandline.shards.shard import Shard
+
+if TYPE_CHECKING:
+    from strandline.shards.catalog import ShardCatalog
+    from strandline.shards.deciding.service import ShardService
+    from strandline.shards.shard import Shard
 
 SWEEP_EVERY_COMMITS = 100
 """One commit of this many, by chance, sweeps dropped tokens; so many short processes sweep as often as a long one."""
@@ -62,6 +64,8 @@ class RepositoryCore:
 
     @cached_property
     def shards(self) -> ShardCatalog:
+        from strandline.shards.catalog import Services, ShardCatalog  # noqa: PLC0415 - most programs open no shard
+
         stores = self.stores
         return ShardCatalog(
             stores.kv,
