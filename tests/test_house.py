@@ -23,7 +23,8 @@ from strandline.cli.app import app
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "strandline"
 FILES = sorted(path for path in SRC.rglob("*.py") if path.name not in ("__init__.py", "__main__.py"))
-LAW = re.compile(r"\b(?:test_)?([rnpg])(\d+)_")
+LAW = re.compile(r"\b(?:test_)?([rnmpg])(\d+)_")
+LAW_FOLDERS = ("locks", "transactions", "shards", "repository", "tables")
 DOORS = {"engines.py", "__init__.py"}
 
 
@@ -126,8 +127,8 @@ def test_the_page_on_formats_says_which_format_is_written() -> None:
 
 def test_every_law_that_a_test_names_is_written_down() -> None:
     text = (ROOT / "docs" / "design" / "laws.md").read_text()
-    written = set(re.findall(r"^\| ([RNPg])-(\d+) \|", text, re.M))
-    tests = [path for folder in ("locks", "transactions", "shards") for path in (ROOT / "tests" / folder).glob("*.py")]
+    written = set(re.findall(r"^\| ([RNMPg])-(\d+) \|", text, re.M))
+    tests = [path for folder in LAW_FOLDERS for path in (ROOT / "tests" / folder).glob("*.py")]
     named = {
         (law.upper() if law != "g" else law, str(int(number)))
         for path in tests

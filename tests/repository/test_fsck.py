@@ -159,3 +159,15 @@ def test_a_truncated_object_is_named(lake: Lake, filled: Repository, main: Branc
     path.chmod(0o644)
     path.write_bytes(b"")
     assert "'a/010' has 0 bytes instead of 2" in " ".join(filled.fsck().problems)
+
+
+def test_an_object_that_many_commits_have_is_one_problem(lake: Lake, repo: Repository, main: Branch) -> None:
+    info = main.put("lost", b"x")
+    main.commit("one")
+    for number in range(4):
+        main.put(f"o{number}", b"y")
+        main.commit("more")
+    next(path for path in files(lake, info.physical_address)).unlink()
+    report = repo.fsck()
+    assert report.problem_count == 1
+    assert "bytes of 'lost' are gone" in report.problems[0]

@@ -29,7 +29,7 @@ def work(main: Branch) -> Branch:
     return work
 
 
-def test_a_merge_brings_both_sides_together(main: Branch, work: Branch) -> None:
+def test_m2_a_merge_brings_both_sides_together(main: Branch, work: Branch) -> None:
     commit = main.merge(work, "together", metadata={"ticket": "7"})
     assert contents(main) == {"a": b"2", "b": b"2"}
     assert (commit.message, commit.metadata) == ("together", {"ticket": "7"})
@@ -42,7 +42,7 @@ def test_a_squash_has_one_parent(main: Branch, work: Branch) -> None:
     assert contents(main) == {"a": b"2", "b": b"2"}
 
 
-def test_a_conflict_names_the_paths_and_changes_nothing(main: Branch, work: Branch) -> None:
+def test_m8_a_conflict_names_the_paths_and_changes_nothing(main: Branch, work: Branch) -> None:
     for n in range(8):
         main.put(f"c{n}", b"main")
         work.put(f"c{n}", b"work")
@@ -55,7 +55,7 @@ def test_a_conflict_names_the_paths_and_changes_nothing(main: Branch, work: Bran
     assert main.commit_id == head
 
 
-def test_strategies_decide_for_all_or_for_a_prefix(main: Branch, work: Branch) -> None:
+def test_m4_strategies_decide_for_all_or_for_a_prefix(main: Branch, work: Branch) -> None:
     for path in ("raw/x", "clean/x"):
         main.put(path, b"main")
         work.put(path, b"work")
@@ -171,3 +171,27 @@ def test_a_hard_reset_moves_the_head_anywhere(repo: Repository, main: Branch, wo
     main.hard_reset("main~1", force=True)
     assert contents(main) == {"a": b"1", "b": b"1"}
     assert list(main.uncommitted()) == []
+
+
+def test_m1_the_result_depends_on_three_trees_and_not_on_how_they_came_about(repo: Repository, main: Branch) -> None:
+    """The same changes in one commit or in many, staged, moved and taken back, with other addresses: one tree."""
+    main.put_many({f"o/{number:04d}": f"{number}" for number in range(300)})
+    main.commit("base")
+    results = set()
+    for way in ("at once", "one by one"):
+        dest, source = (repo.create_branch(f"{name}-{way.replace(' ', '-')}", "main") for name in ("dest", "source"))
+        for branch, first in ((dest, 0), (source, 1)):
+            for number in range(first, 300, 7):
+                branch.put(f"o/{number:04d}", f"{first} {number}")
+                if way == "one by one":
+                    branch.put("o/moved", b"x")
+                    branch.commit("a step")
+                    branch.delete("o/moved")
+            branch.delete(f"o/{first + 2:04d}")
+            branch.commit("all of it")
+        strategies = {"o/00": "source-wins", "o/": "dest-wins"}
+        dest.merge(source, strategy=strategies, take={"o/0003": "dest"})  # type: ignore[arg-type]
+        results.add(tuple((info.path, dest.stat(info.path).checksum) for info in dest.list()))
+    assert len(results) == 1
+    (found,) = results
+    assert len(found) == 299

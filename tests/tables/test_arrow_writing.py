@@ -516,3 +516,24 @@ def test_a_script_that_has_read_tables_ends_as_it_should(tmp_path: Path, place: 
         kv = f"{str(tmp_path / f'lake{number}')!r}" if place == "folder" else "kv='memory://x', blob='memory://y'"
         done = subprocess.run([sys.executable, "-c", ENDING.format(kv=kv)], capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("id >", "it is not SQL at '>', after 'id'"),
+        ("id = 1 1", "it is not SQL at '1', after 'id = 1'"),
+        ("", "it is not SQL"),
+        ("id = 'x", "it is not SQL"),
+        ("(id = 1", "it is not SQL"),
+    ],
+)
+def test_a_text_that_is_no_condition_is_refused_in_our_words(main: Branch, where: str, reason: str) -> None:
+    """The parser names its own classes and the words that it expected inside."""
+    table = main.table("t")
+    table.write(NUMBERS)
+    with pytest.raises(UsageError) as refused:
+        table.files(where=where)
+    assert reason in refused.value.what
+    assert "sqlglot" not in str(refused.value)
+    assert "expected" not in str(refused.value).lower()

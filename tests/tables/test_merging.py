@@ -97,7 +97,7 @@ def act(branch: Branch, operation: str, first: int) -> None:
 
 
 @pytest.mark.parametrize(("one", "other"), list(product(OPERATIONS, OPERATIONS)))
-def test_a_merge_is_what_one_after_the_other_would_have_left(
+def test_m6_a_merge_is_what_one_after_the_other_would_have_left(
     repo: Repository, sides: tuple[Branch, Branch], one: str, other: str
 ) -> None:
     """Or a conflict that names the table or partition; and then each decision leaves what it says."""
@@ -144,7 +144,7 @@ def assert_taken(found: Rows, side: Rows, other: Rows, paths: tuple[str, ...]) -
 
 
 @pytest.mark.parametrize(("one", "other"), [(a, b) for a, b in product(OPERATIONS, OPERATIONS) if exclude(a, b)])
-def test_conflicts_settle_and_stay_settled(sides: tuple[Branch, Branch], one: str, other: str) -> None:
+def test_m7_conflicts_settle_and_stay_settled(sides: tuple[Branch, Branch], one: str, other: str) -> None:
     """By hand: bring the branch into the state that it is to have, commit, take it; the next merge brings only news."""
     main, work = sides
     act(main, one, 100)
@@ -173,7 +173,7 @@ def test_rows_that_were_appended_can_be_kept(sides: tuple[Branch, Branch]) -> No
     assert {row["id"] for row in rows_of(main) if row["month"] == 1} == {100, 101, 200, 201}
 
 
-def test_the_longest_path_that_was_taken_counts(sides: tuple[Branch, Branch]) -> None:
+def test_m3_the_longest_path_that_was_taken_counts(sides: tuple[Branch, Branch]) -> None:
     main, work = sides
     for branch, first in ((main, 100), (work, 200)):
         act(branch, "replace 1", first)
@@ -188,7 +188,7 @@ def test_the_longest_path_that_was_taken_counts(sides: tuple[Branch, Branch]) ->
     assert main.read("t2") == b"200"
 
 
-def test_a_take_needs_no_conflict_and_covers_objects(repo: Repository, main: Branch) -> None:
+def test_m3_a_take_needs_no_conflict_and_covers_objects(repo: Repository, main: Branch) -> None:
     for path in ("a", "a/x", "a/y", "ab", "b/z", "c/z"):
         main.put(path, b"0")
     main.commit("base")
@@ -214,7 +214,7 @@ def test_a_take_needs_no_conflict_and_covers_objects(repo: Repository, main: Bra
     }  # fmt: skip
 
 
-def test_a_dry_run_shows_what_the_merge_does(sides: tuple[Branch, Branch]) -> None:
+def test_m9_a_dry_run_shows_what_the_merge_does(sides: tuple[Branch, Branch]) -> None:
     main, work = sides
     act(main, "append 1", 100)
     act(work, "add a", 200)
@@ -267,7 +267,7 @@ def test_reverting_the_making_of_a_table_asks_about_later_rows(main: Branch) -> 
     assert not main.list().first()
 
 
-def test_a_column_that_both_sides_added_is_one(sides: tuple[Branch, Branch]) -> None:
+def test_m5_a_column_that_both_sides_added_is_one(sides: tuple[Branch, Branch]) -> None:
     main, work = sides
     act(main, "add a", 100)
     act(work, "add a", 200)
@@ -276,7 +276,7 @@ def test_a_column_that_both_sides_added_is_one(sides: tuple[Branch, Branch]) -> 
     assert {row["a"] for row in rows_of(main) if "a" in row} == {100, 200}
 
 
-def test_columns_of_both_sides_come_in_order(sides: tuple[Branch, Branch]) -> None:
+def test_m5_columns_of_both_sides_come_in_order(sides: tuple[Branch, Branch]) -> None:
     """The base's, then the destination's, then the source's; whoever makes it."""
     main, work = sides
     act(main, "add b", 100)
@@ -288,7 +288,7 @@ def test_columns_of_both_sides_come_in_order(sides: tuple[Branch, Branch]) -> No
 
 @pytest.mark.parametrize("how", ["another partition", "another type", "made again"])
 @pytest.mark.parametrize("appended", ["fail", "keep"])
-def test_rows_never_come_under_a_record_that_reads_them_otherwise(
+def test_m10_rows_never_come_under_a_record_that_reads_them_otherwise(
     repo: Repository, main: Branch, how: str, appended: Any
 ) -> None:
     main.table("t").write(data(BASE), message="base")
@@ -388,7 +388,7 @@ def attempt(base: TableRecord | None, source: TableRecord, dest: TableRecord) ->
 
 
 @given(RECORDS, RECORDS, RECORDS)
-def test_records_merge_column_by_column(base: TableRecord, source: TableRecord, dest: TableRecord) -> None:
+def test_m5_records_merge_column_by_column(base: TableRecord, source: TableRecord, dest: TableRecord) -> None:
     """As the definition says, of each column alone; and the same whichever side is which."""
     held, theirs, ours = ({f["name"]: f["type"] for f in record.fields} for record in (base, source, dest))
     expected: dict[str, Any] | None = {}
@@ -432,3 +432,36 @@ def test_the_command_line_settles_too(
         branch = lake.repository("nyc").branch("main")
         assert {row["id"] for row in rows_of(branch) if row["month"] == 1} == {1, 4, 200, 201}
         assert branch.exists(f"t/{RECORD_NAME}")
+
+
+def test_m3_a_side_is_not_taken_of_what_is_nowhere(sides: tuple[Branch, Branch]) -> None:
+    """A misspelled path would decide nothing without a word. What only one side has, or only the base, is somewhere."""
+    main, work = sides
+    act(main, "replace 1", 100)
+    act(work, "append 1", 200)
+    before = main.commit_id
+    for path in ("t/month=01", "t/month", "u", "t/month=1/none", "other object/", "o10"):
+        with pytest.raises(UsageError, match="has anything at") as refused:
+            main.merge(work, take={path: "source"})
+        assert path in refused.value.what
+    assert main.commit_id == before
+    work.put("only there", b"x")
+    work.commit("more")
+    main.merge(work, take={"t/": "dest", "only there": "dest"})
+    assert not main.exists("only there")
+
+
+def test_m9_a_dry_run_shows_what_lies_beside_the_conflicts(sides: tuple[Branch, Branch]) -> None:
+    main, work = sides
+    act(main, "replace 1", 100)
+    act(work, "append 1", 200)
+    act(work, "append 2", 300)
+    work.put("beside", b"x")
+    work.commit("more")
+    preview = main.preview_merge(work)
+    assert tuple(preview.conflicts) == ("t/month=1",)
+    shown = [(change.kind, change.path) for change in preview.changes]
+    assert len(shown) == 2
+    before = main.commit_id
+    main.merge(work, take={"t/month=1": "dest"})
+    assert [(change.kind, change.path) for change in main._other(before).diff(main)] == shown

@@ -46,14 +46,22 @@ def parse_condition(text: str, record: TableRecord, timezone: str = "UTC") -> Co
     try:
         tree = sqlglot.parse_one(text, read="spark")
     except sqlglot.errors.SqlglotError as error:
-        reason = str(error).partition("\n")[0].rstrip(".")
-        raise refused(text, record, reason) from error
+        raise refused(text, record, _where(error)) from error
     known = {field["name"].lower(): field for field in record.fields}
     for found in tree.find_all(exp.Column):
         root = found.parts[0].name
         if root.lower() not in known:
             raise refused(text, record, f"there is no column {root!r}")
     return _Reader(known, timezone).read(tree)
+
+
+def _where(error: sqlglot.errors.SqlglotError) -> str:
+    """Where a text stops being SQL; the parser's own words are about its insides."""
+    found = getattr(error, "errors", [])
+    if not found or not found[0].get("highlight"):
+        return "it is not SQL"
+    before, at = found[0].get("start_context", "")[-30:].strip(), found[0]["highlight"]
+    return f"it is not SQL at {at!r}" + (f", after {before!r}" if before else "")
 
 
 _CHANGING = frozenset(

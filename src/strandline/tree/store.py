@@ -145,6 +145,18 @@ class TreeStore:
             return column(opened.rows, "path")
         return read_paths(self._load(info.address, f"range {info.id}"), info.id)
 
+    def holds(self, tree: Tree, start: str, end: str) -> bool:
+        """Whether a tree has a path with `start <= path < end`; at an empty end, one from there on."""
+        at = tree.first_at(start)
+        if at == len(tree.ranges):
+            return False
+        info = tree.ranges[at]
+        if info.min_path >= start:
+            return not end or info.min_path < end
+        paths = self.paths(info)
+        found = paths[pc.search_sorted(paths, start).as_py()].as_py()  # there is one: the range ends at it or after it
+        return not end or found < end
+
     def rows(self, info: RangeInfo) -> pa.Table:
         return self.open_range(info).rows
 

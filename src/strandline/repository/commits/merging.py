@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice
 
 import msgspec
@@ -16,7 +17,7 @@ from strandline.branch.view import uncommitted
 from strandline.engines import merging
 from strandline.errors import PATHS_SHOWN, Advice, MergeConflict, NothingToMerge, ObjectMissing, UsageError
 from strandline.ids import CommitId
-from strandline.repository.commits.settling import Decisions, Settling, Three
+from strandline.repository.commits.settling import Decisions, Settling, Side, Three
 from strandline.repository.core.promises import pinned
 from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.differences import Diff
@@ -34,7 +35,7 @@ class MergePreview(msgspec.Struct, frozen=True):
     """What a merge would do.
 
     Attributes:
-        changes: of the branch, if there are no conflicts.
+        changes: of the branch; where there are conflicts, those beside them, as if the branch's side of each was taken.
         conflicts: by path, what both sides did to a table or partition; "" for an object.
     """
 
@@ -81,9 +82,12 @@ def preview_merge(
     head = at.commits.get(at.read().branch.head)
     with pinned(core.stores, [source_commit.id, head.id], f"preview of a merge into {at.name}"):
         three = _three(core, at, source, head, source_commit)
-        found = _settling(core, make).settle(three, decisions)
-    tree = three.dest if found.conflicts else found.tree
-    return MergePreview(Diff(lambda: diff(core.stores.trees, three.dest, tree)), found.conflicts)
+        settling = _settling(core, make)
+        found = rest = settling.settle(three, decisions)
+        if found.conflicts:
+            take: dict[str, Side] = {**dict.fromkeys(found.conflicts, "dest"), **decisions.take}
+            rest = settling.settle(three, replace(decisions, take=take))
+    return MergePreview(Diff(lambda: diff(core.stores.trees, three.dest, rest.tree)), found.conflicts)
 
 
 def _refuse_source(at: BranchAt, source: Ref) -> None:

@@ -109,6 +109,7 @@ class Settling:
 
     def settle(self, three: Three, decisions: Decisions) -> Settled:
         """Bring what changed between base and source into dest."""
+        self._refuse_nowhere(three, decisions.take)
         take = dict(decisions.take)
         decided = self._decided(three, take)
         tables = _Tables(self, decided, decisions)
@@ -122,6 +123,17 @@ class Settling:
         conflicts = dict(tables.clashes)
         conflicts |= {path: "" for path in merged.conflicts if not tables.covers(path)}
         return Settled(merged.tree, dict(sorted(conflicts.items())))
+
+    def _refuse_nowhere(self, three: Three, take: Iterable[str]) -> None:
+        """Refuse a path at which no side has anything: what was misspelled would decide nothing without a word."""
+        trees = (three.source, three.dest, three.base)
+        for path in take:
+            is_there = any(self._trees.holds(tree, start, end) for tree in trees for start, end in _ranges(path))
+            if path and not is_there:
+                raise UsageError(
+                    f"No side of the merge has anything at {path!r}, of which a side is to be taken.",
+                    next="Check the path: it is an object, a folder, a table or a partition, as a conflict names it.",
+                )
 
     def _decided(self, three: Three, take: Mapping[str, Side]) -> Three:
         base, source = three.base, three.source

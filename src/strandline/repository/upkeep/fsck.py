@@ -118,6 +118,7 @@ class _Fsck:
         self._progress = progress
         self._content = content
         self._read: set[str] = set()
+        self._told: set[tuple[str, str]] = set()
         self._seen: set[CommitId] = set()
         self._audit = FsckReport()
         self._expired = set(expired(core.stores))
@@ -261,6 +262,9 @@ class _Fsck:
         expected = column(rows, "size").to_numpy(zero_copy_only=False)
         for at in np.flatnonzero(~found | (sizes != expected)).tolist():
             path, address = column(rows, "path")[at].as_py(), column(rows, "physical_address")[at].as_py()
+            if (path, address) in self._told:
+                continue  # an object that many trees have is one problem
+            self._told.add((path, address))
             if found[at]:
                 told = f"{path!r} has {sizes[at]:,} bytes instead of {expected[at]:,}, in {address!r}."
             else:
