@@ -7,7 +7,10 @@ record is read before it leaves this file, and one that says something else than
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
+from itertools import compress, repeat
+from operator import attrgetter, is_not
 from typing import Any, TypeVar
 
 import msgspec
@@ -19,6 +22,7 @@ FORMAT_VERSION = 5
 knows its lake, and a lake without its bytes reads them from another one's."""
 Record = TypeVar("Record")
 
+_ABSENT = object()
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -77,6 +81,13 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[_Field, ...]:
     )
 
 
+@cache
+def _values_of(kind: type[msgspec.Struct]) -> Callable[[msgspec.Struct], tuple[Any, ...]]:
+    """All fields of a struct at once; one that has a single field is no record that is swapped often."""
+    names = [field.name for field in _fields(kind)]
+    return attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
+
+
 def _is_collection(kind: Any) -> bool:
     return isinstance(msgspec.inspect.type_info(kind), msgspec.inspect.VarTupleType | msgspec.inspect.DictType)
 
@@ -86,10 +97,10 @@ def _check_changes(record: msgspec.Struct, before: msgspec.Struct) -> None:
 
     Invariant: records and what they hold are never changed in place, so an object that was readable still is.
     """
-    for field in _fields(type(record)):
-        value, old = getattr(record, field.name), getattr(before, field.name)
-        if value is old:
-            continue
+    fields = _fields(type(record))
+    values_of = _values_of(type(record))
+    values, held = values_of(record), values_of(before)
+    for field, value, old in compress(zip(fields, values, held, strict=True), map(is_not, values, held)):
         new = _new_items(value, old) if field.is_collection else value
         read = field.decoder.decode(_encoder.encode(new))
         if read != new:
@@ -99,7 +110,9 @@ def _check_changes(record: msgspec.Struct, before: msgspec.Struct) -> None:
 def _new_items(value: object, old: object) -> object:
     """The items of a collection that are not in another one; all of a value that is no such collection."""
     if isinstance(value, dict) and isinstance(old, dict):
-        return {key: item for key, item in value.items() if old.get(key) is not item}
+        # a hundred writers beside the one that changed are passed over without a step of Python for each
+        before = map(old.get, value, repeat(_ABSENT))
+        return dict(compress(value.items(), map(is_not, value.values(), before)))
     if isinstance(value, tuple) and isinstance(old, tuple):
         held = set(map(id, old))
         return tuple(item for item in value if id(item) not in held)

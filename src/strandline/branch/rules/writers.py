@@ -99,9 +99,10 @@ def begin(branch: BranchRecord, name: str, node: str, known: WriterRecord) -> Br
     refuse_other_node(branch, name, node)
     gone = to_forget(branch, name)
     held = branch.writers.get(name, known)
-    kept = {key: writer for key, writer in branch.writers.items() if key != gone}
-    writer = replace(held, started=branch.next_txn)
-    return replace(branch, next_txn=branch.next_txn + 1, writers={**kept, name: writer})
+    writers = {**branch.writers, name: replace(held, started=branch.next_txn)}
+    if gone is not None:
+        del writers[gone]
+    return replace(branch, next_txn=branch.next_txn + 1, writers=writers)
 
 
 def is_last_started(branch: BranchRecord, name: str, id: int) -> bool:
