@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import polars
@@ -121,3 +122,44 @@ def test_bad_conditions_are_refused(table: Table, spark: SparkSession) -> None:
     with pytest.raises(StorageError, match="compute the keys"):
         table.to_spark(spark, where=spark.range(1).select(F.raise_error(F.lit("no")).alias("id")))
     assert ids(table, spark) == list(range(ROWS))
+
+
+ZONE = "spark.sql.session.timeZone"
+
+
+def test_a_moment_without_a_zone_is_a_key_in_every_session(main: Branch, spark: SparkSession) -> None:
+    """In the night in which a clock of Berlin goes from 2 to 3, and in the one in which it goes back."""
+    moments = [datetime(2024, 3, 31, 2, 30), datetime(2024, 3, 31, 3, 30), datetime(2024, 10, 27, 2, 30)]
+    rows = pa.table({"id": [0, 1, 2], "at": pa.array(moments, pa.timestamp("us"))})
+    table = main.table("moments")
+    table.write(rows)
+    spark.conf.set(ZONE, "Europe/Berlin")
+    try:
+        for number in range(3):
+            keys = rows.slice(number, 1).select(["at"])
+            for given in (keys, spark.createDataFrame(keys, "at timestamp_ntz")):
+                assert [row["id"] for row in table.to_spark(spark, where=given).collect()] == [number]
+        table.write(table.to_spark(spark).limit(0), mode="overwrite", where=rows.slice(1, 1).select(["at"]))
+        assert sorted(table.to_arrow().column("id").to_pylist()) == [0, 2]
+    finally:
+        spark.conf.unset(ZONE)
+
+
+def test_columns_of_keys_are_looked_at_before_they_are_computed(table: Table, spark: SparkSession) -> None:
+    keys = spark.range(1).select("id", F.raise_error(F.lit("computed")).alias("more"))
+    with pytest.raises(UsageError, match="column 'more'"):
+        table.to_arrow(where=keys)
+
+
+def test_a_column_that_is_called_like_the_mark_of_a_key(main: Branch, spark: SparkSession) -> None:
+    table = main.table("odd")
+    table.write(spark.range(4).selectExpr("id", "id AS `IS among the keys`"))
+    table.write(spark.range(1, 2).selectExpr("id", "9 AS `IS among the keys`"), mode="overwrite", where=spark.range(2))
+    assert sorted(row["id"] for row in table.to_spark(spark).collect()) == [1, 2, 3]
+
+
+def test_a_value_that_stands_for_null_in_csv_is_refused(main: Branch, spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="the value 2 in column"):
+        main.table("csv").write(spark.range(4), file_format="csv", options={"nullValue": "2"})
+    main.table("csv").write(spark.range(4), file_format="csv", options={"nullValue": "-999"})
+    assert main.table("csv").count() == 4

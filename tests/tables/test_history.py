@@ -6,8 +6,9 @@ import pyarrow as pa
 import pytest
 
 from strandline.repository.branch import Branch
-from strandline.tables.history import Files, Mark, decode_mark, encode_mark, operation_of, really_changed
+from strandline.tables.history import Files, Mark, decode_mark, digest_of, encode_mark, operation_of, really_changed
 from strandline.tables.table import Table
+from strandline.testing.clock import ManualClock
 from strandline.tree.rows import user_metadata_json
 
 
@@ -94,15 +95,41 @@ def test_a_long_condition_is_cut(main: Branch, table: Table) -> None:
 def test_a_mark_of_an_earlier_version_or_of_nobody_says_little(metadata: str | None) -> None:
     assert decode_mark(metadata, is_whole=True) == Mark("", "overwrite")
     assert decode_mark(metadata, is_whole=False) == Mark("", "overwrite_partitions")
-    old = Files(frozenset({"x"}), 1, 5)
+    old = Files(frozenset({"x"}), 1, 5, digest_of(["x"]))
     assert really_changed([decode_mark(metadata, is_whole=True)], old, old) == (None, None)
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:
-    mark = Mark("w", "overwrite", "a = 'ä\n'", 5, 7)
+    gone = Files(frozenset(), 1, 7, digest_of(["b", "a"]))
+    mark = Mark("w", "overwrite", "a = 'ä\n'", 5, digest_of(["a", "b"]))
     assert decode_mark(user_metadata_json(encode_mark(mark)), is_whole=False) == mark
-    added = Files(frozenset({"w"}), 1, 8)
-    assert really_changed([mark], added, Files(frozenset(), 1, 7)) == (5, 4)
-    assert really_changed([mark], Files(frozenset({"w", ""}), 2, 8), Files(frozenset(), 1, 7)) == (None, None)
+    added = Files(frozenset({"w"}), 1, 8, digest_of(["c"]))
+    assert really_changed([mark], added, gone) == (5, 4)
+    assert really_changed([mark], Files(frozenset({"w", ""}), 2, 8, ""), gone) == (None, None)
+    assert really_changed([mark], added, Files(frozenset(), 1, 7, digest_of(["a", "d"]))) == (None, None)
     name = operation_of([mark], added, added, came=False, went=False, is_merge=False, schema_changed=False)
     assert name == "overwrite where a = 'ä\n'"
+
+
+def test_writes_of_other_rows_in_one_commit_are_not_counted(main: Branch, table: Table) -> None:
+    """Three upserts, and as many rows taken away as each of them says: only which files went tells them apart."""
+    for number in (0, 2, 4):
+        table.write(rows(number), mode="overwrite", where=f"id = {number}")
+    main.commit("three")
+    assert last(table)[1:] == (None, None)
+    table.write(rows(*range(5)), mode="overwrite", where="id < 5")
+    table.write(rows(*range(5, 10)), mode="overwrite", where="id >= 5")
+    main.commit("two")
+    assert last(table)[1:] == (None, None)
+
+
+def test_a_revert_does_not_tell_what_an_older_write_did(main: Branch, table: Table, clock: ManualClock) -> None:
+    clock.advance_s(1)
+    table.write(rows(*range(9)), mode="overwrite", where="id < 9")
+    main.commit("nine")
+    table.write(rows(0), mode="overwrite", where="id = 0")
+    clock.advance_s(1)
+    main.commit("one")
+    clock.advance_s(1)
+    main.revert("main~0")
+    assert last(table) == ("change", None, None)

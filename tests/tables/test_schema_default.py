@@ -167,3 +167,24 @@ def test_a_record_without_a_default_is_written_as_before() -> None:
     record = TableRecord(fields=({"name": "id", "type": "long", "nullable": True, "metadata": {}},))
     assert decode_record(encode_record(record), RECORD_NAME) == record
     assert "schema_default" not in encode_record(record).decode()
+
+
+def test_a_merged_record_has_the_format_of_what_it_says(main: Branch, table: Table) -> None:
+    table.set_schema_default("merge")
+    main.commit("made")
+    work = main.create_branch("work")
+    work.table("t").set_schema_default("refuse")
+    work.commit("no default")
+    table.write(MORE)
+    main.commit("a column")
+    main.merge(work)
+    assert (table.record.schema_default, table.record.format) == (None, 2)
+    assert table.record.names == ("id", "name")
+
+
+def test_a_default_that_is_there_already_changes_nothing(main: Branch, table: Table) -> None:
+    old = main.read(table.record_path).replace(b'"format": 2', b'"format": 1')
+    main.put(table.record_path, old)
+    main.commit("of the first format")
+    table.set_schema_default("refuse")
+    assert not list(main.uncommitted())

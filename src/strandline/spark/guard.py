@@ -13,10 +13,11 @@ from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType
 
 from strandline.errors import UsageError
 from strandline.spark.read import quoted
-from strandline.tables.formats import FIRST_GREGORIAN_DAY
+from strandline.tables.formats import FIRST_GREGORIAN_DAY, SAFE_OPTIONS
 from strandline.tables.layout import UNNAMED
 from strandline.tables.record import TableRecord
 
+NULL = SAFE_OPTIONS["csv"]["nullValue"]
 UNFIT, END = "strandline: this would come back as something else: ", " :end"
 
 
@@ -47,9 +48,9 @@ def guarded(data: DataFrame, record: TableRecord) -> DataFrame:
             why = f"a text in column {name} that cannot be the name of a partition's folder: an empty one, for example"
         elif name in record.partition_by:
             pass
-        elif record.file_format == "csv" and isinstance(kind, StringType) and null:
-            lost = column == F.lit(null)
-            why = f"the text {null} in column {name}, which stands for null in CSV"
+        elif record.file_format == "csv" and null and (isinstance(kind, StringType) or null != NULL):
+            lost = column.cast("string") == F.lit(null)
+            why = f"the value {null} in column {name}, which stands for null in CSV"
         elif record.file_format == "orc":
             lost = _moved_by_orc(column, kind)
             why = (

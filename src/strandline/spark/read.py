@@ -79,7 +79,7 @@ def read_table(table: Table, spark: SparkSession, where: Any) -> DataFrame:
         if where is None:
             return frame
         if isinstance(condition, Among):
-            return _among(frame, condition)
+            return _among(frame, record, condition)
         try:
             chosen = frame.where(where)
             if is_connect(spark):
@@ -89,15 +89,22 @@ def read_table(table: Table, spark: SparkSession, where: Any) -> DataFrame:
     return chosen
 
 
-def _among(frame: DataFrame, condition: Among) -> DataFrame:
-    keys = frame.sparkSession.createDataFrame(condition.keys)
+def keys_frame(spark: SparkSession, record: TableRecord, condition: Among) -> DataFrame:
+    """Keys as a frame with the types of the table; without them Spark takes a moment without a zone for one with."""
+    fields = {field.name: field for field in struct_of(record).fields}
+    names = condition.keys.column_names
+    return spark.createDataFrame(condition.keys, StructType([fields[name] for name in names]))
+
+
+def _among(frame: DataFrame, record: TableRecord, condition: Among) -> DataFrame:
+    keys = keys_frame(frame.sparkSession, record, condition)
     return frame.join(keys, condition.keys.column_names, "left_semi").select(*map(quoted, frame.columns))
 
 
 def collected(frame: DataFrame) -> pa.Table:
     """The rows of a frame in this process, computed once."""
     try:
-        return frame.toArrow()
+        return frame.distinct().toArrow()
     except Exception as error:
         raise StorageError(
             f"Spark failed to compute the keys: {reason_of(error)}.", next="Mend the frame, then repeat the call."

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from strandline.errors import StorageError, StrandlineError
 from strandline.repository.objects.writable import Writable
 from strandline.spark.guard import END, guarded, unfit_of
-from strandline.spark.read import TIME_ZONE, condition_of, no_filesystem, quoted, scan_files, struct_of
+from strandline.spark.read import TIME_ZONE, condition_of, keys_frame, no_filesystem, quoted, scan_files, struct_of
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
 from strandline.tables.columns import Kind
@@ -87,10 +87,11 @@ class SparkRows:
         try:
             counted = Observation()
             own = self._data.observe(counted, F.count(F.lit(1)).alias("rows"))
-            data, is_true = _judged(own, where, condition)
+            data, is_true = _judged(own, record, where, condition)
             rows = data.where(F.when(is_true, F.lit(True)).otherwise(outside)).select(*names)
             if partly:
-                held, is_true = _judged(scan_files(data.sparkSession, table, record, partly), where, condition)
+                held = scan_files(data.sparkSession, table, record, partly)
+                held, is_true = _judged(held, record, where, condition)
                 rows = rows.unionByName(held.where(~is_true).select(*names))
             rows.isStreaming  # noqa: B018 - on Spark Connect nobody has looked at the condition yet
         except StrandlineError:
@@ -121,11 +122,11 @@ class SparkRows:
         return computed_statistics(self._data.sparkSession, table, record, files, columns)
 
 
-def _judged(frame: DataFrame, where: Any, condition: Condition) -> tuple[DataFrame, Column]:
+def _judged(frame: DataFrame, record: TableRecord, where: Any, condition: Condition) -> tuple[DataFrame, Column]:
     """A frame, and whether its rows fulfil a condition; of keys the frame has a column more, which says it."""
     if isinstance(condition, Among):
-        flag = max([AMONG, *(f"{name} " for name in frame.columns if name.startswith(AMONG))])
-        keys = frame.sparkSession.createDataFrame(condition.keys).withColumn(flag, F.lit(True))
+        flag = max([AMONG, *(f"{name.lower()} " for name in frame.columns if name.lower().startswith(AMONG))])
+        keys = keys_frame(frame.sparkSession, record, condition).withColumn(flag, F.lit(True))
         return frame.join(keys, condition.keys.column_names, "left"), F.coalesce(quoted(flag), F.lit(False))
     return frame, F.coalesce(F.expr(where) if isinstance(where, str) else where, F.lit(False))
 

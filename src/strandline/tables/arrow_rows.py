@@ -21,8 +21,8 @@ from strandline.tables.arrow_files import Uploads
 from strandline.tables.columns import Kind, arrow_type, kind_of, spark_fields
 from strandline.tables.condition import Condition
 from strandline.tables.frames import Scan, arrow_schema, rows_of
-from strandline.tables.given import data_of, reason_of
-from strandline.tables.keys import told
+from strandline.tables.given import data_of, plain_values, reason_of
+from strandline.tables.keys import Unfulfilled, told
 from strandline.tables.layout import NULL_PARTITION, UNNAMED
 from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
@@ -108,8 +108,8 @@ class ArrowRows:
                     raise outside(told(where, condition))
                 yield batch
             if partly:
-                for batch in rows_of(Scan(table.ref._core, record, partly, table._describe)):
-                    yield batch.filter(~is_true)
+                kept = Unfulfilled(condition)  # by the scan, which makes a set of keys once a file, not once a batch
+                yield from rows_of(Scan(table.ref._core, record, partly, table._describe, kept))
 
         made = ArrowRows(self._schema, batches)
         return made
@@ -204,9 +204,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
     try:
-        if pa.types.is_dictionary(column.type):
-            return column.dictionary.cast(field.type).take(column.indices)
-        return column.cast(field.type)
+        return plain_values(column).cast(field.type)
     except (pa.ArrowException, TypeError) as error:
         raise SchemaMismatch(
             f"A value of column {field.name!r} does not fit its type, {field.type}: {reason_of(error)}.",

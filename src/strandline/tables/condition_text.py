@@ -84,8 +84,11 @@ def refuse_changing(text: str, record: TableRecord) -> None:
 
 
 def refuse_changing_column(text: str, record: TableRecord) -> None:
-    """The same for the text of a Spark `Column`, in which a call is a name before a bracket."""
-    _refuse_calls(text, record, re.findall(r"(\w+)\(", re.sub(_QUOTED, "''", text.removeprefix("Column<'"))))
+    """The same for the text of a Spark `Column`, in which a call is a name before a bracket.
+
+    Spark Connect shows texts without quotes, so a text with such a call in it is refused as well.
+    """
+    _refuse_calls(text, record, re.findall(r"(\w+)\(", text))
 
 
 def _refuse_calls(text: str, record: TableRecord, names: Iterable[str]) -> None:

@@ -75,6 +75,21 @@ def _not_rows(data: object) -> UsageError:
     )
 
 
+def plain_type(kind: pa.DataType) -> pa.DataType:
+    """The type of values that may be kept in a dictionary, as categories are."""
+    if not pa.types.is_dictionary(kind):
+        return kind
+    # Arrow does not take values out of a view
+    return pa.string() if pa.types.is_string_view(kind.value_type) else kind.value_type
+
+
+def plain_values(column: pa.Array) -> pa.Array:
+    """The values of an array, taken out of its dictionary if it has one."""
+    if not pa.types.is_dictionary(column.type):
+        return column
+    return column.dictionary.cast(plain_type(column.type)).take(column.indices)
+
+
 def _from_pandas(frame: Any) -> pa.Table:
     if any(name is not None for name in frame.index.names):
         raise UsageError(

@@ -12,6 +12,7 @@ from datetime import datetime
 
 import msgspec
 import pyarrow as pa
+from blake3 import blake3
 
 from strandline.clock import Microseconds, from_us
 from strandline.ids import CommitId
@@ -91,6 +92,7 @@ class TableHistory(Results[TableChange]):
 
 KEY = "strandline.overwrite"
 WHERE_MAX_CHARS = 200
+DIGEST_CHARS = 20
 
 
 class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -101,14 +103,14 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
         mode: "overwrite" or "overwrite_partitions".
         where: the condition of the rows that it replaced, cut to 200 characters; "" for all.
         new_rows: rows that the caller brought; None if nobody counted.
-        replaced_rows: rows of all files that it took away; None if nobody knows.
+        replaced: `digest_of` the files that it took away; "" if it replaced all.
     """
 
     write: str
     mode: str
     where: str = ""
     new_rows: int | None = None
-    replaced_rows: int | None = None
+    replaced: str = ""
 
     @property
     def operation(self) -> str:
@@ -139,11 +141,18 @@ class Files(msgspec.Struct, frozen=True):
     Attributes:
         writes: the names of the physical folders that they lie in; "" for what strandline did not write.
         rows: of all of them; None if the statistics of one do not tell.
+        digest: `digest_of` them.
     """
 
     writes: frozenset[str]
     count: int
     rows: int | None
+    digest: str
+
+
+def digest_of(addresses: Iterable[str]) -> str:
+    """Tells one set of files from another by their physical addresses."""
+    return blake3("\n".join(sorted(addresses)).encode()).hexdigest()[:DIGEST_CHARS]
 
 
 def write_of(physical_address: str) -> str:
@@ -155,7 +164,11 @@ def write_of(physical_address: str) -> str:
 def operation_of(
     marks: Iterable[Mark], added: Files, removed: Files, *, came: bool, went: bool, is_merge: bool, schema_changed: bool
 ) -> str:
-    """Which operation a commit was to a table."""
+    """Which operation a commit was to a table.
+
+    Args:
+        marks: that were made for the commit; a revert or a copy brings older ones back.
+    """
     if is_merge:
         return "merge"
     if went:
@@ -177,11 +190,10 @@ def really_changed(marks: Sequence[Mark], added: Files, removed: Files) -> tuple
     """How many rows came and went, without those that were only written again."""
     if not removed.count or not any(mark.where or not mark.write for mark in marks):
         return added.rows, removed.rows
-    writes = {mark.write for mark in marks}
     mark = marks[0]
-    is_plain = writes == {mark.write} and mark.write and added.writes <= writes
-    if not is_plain or added.rows is None or removed.rows is None:
+    is_alone = all(other.write == mark.write for other in marks) and added.writes <= {mark.write}
+    if not is_alone or added.rows is None or removed.rows is None or mark.new_rows is None:
         return None, None
-    if mark.new_rows is None or removed.rows != mark.replaced_rows or not 0 <= mark.new_rows <= added.rows:
+    if removed.digest != mark.replaced or not 0 <= mark.new_rows <= added.rows:
         return None, None  # another write had touched the same files before
     return mark.new_rows, removed.rows - (added.rows - mark.new_rows)

@@ -17,7 +17,7 @@ from strandline.errors import FormatError
 from strandline.tables.columns import is_widening, same_type, type_name
 from strandline.tables.layout import OVERWRITE_NAME, is_hidden
 from strandline.tables.layout import folder_of as folder_of  # one of the functions that a merge asks for
-from strandline.tables.record import RECORD_NAME, Field, TableRecord, decode_record, encode_record
+from strandline.tables.record import RECORD_NAME, Field, TableRecord, decode_record, encode_record, in_its_format
 
 _OTHERS = ("partition_by", "file_format", "options", "statistics", "schema_default")
 _WORDS = {
@@ -74,7 +74,7 @@ def merged_record(path: str, base: bytes | None, source: bytes, dest: bytes) -> 
         raise Clash("its record cannot be read") from error
     fields = _fields(held, theirs, ours)
     settings = {name: _setting(name, held, theirs, ours, is_new=base is None) for name in _OTHERS}
-    merged = replace(ours, fields=tuple(fields), format=max(theirs.format, ours.format), **settings)
+    merged = in_its_format(replace(ours, fields=tuple(fields), **settings))
     if merged.file_format == "csv" and _added(held, theirs) and _added(held, ours):
         raise Clash("both sides added columns, and the files of CSV have them by their places")
     if merged.statistics is not None:

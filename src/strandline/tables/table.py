@@ -27,6 +27,7 @@ from strandline.tables.history import (
     TableChange,
     TableHistory,
     decode_mark,
+    digest_of,
     operation_of,
     really_changed,
     write_of,
@@ -194,10 +195,13 @@ class Table:
         sides: tuple[list[ObjectInfo], list[ObjectInfo]] = ([], [])
         schema_changed = False
         marks = []
+        since_us = 0 if before is None else before.get_commit().date_us
+        is_transaction = "strandline.transaction" in commit.metadata  # which may have been begun before its parent
         for change in () if before is None else before.diff(now, self.prefix):
             schema_changed = schema_changed or change.path == self.record_path
             if folder := change.after is not None and folder_of(change.path):
-                marks.append(decode_mark(change.after.user_metadata, is_whole=folder == self.path))
+                mark = decode_mark(change.after.user_metadata, is_whole=folder == self.path)
+                marks.append((mark, is_transaction or change.after.modified_at_us >= since_us))
             for side, info in zip(sides, (change.after, change.before), strict=True):
                 if info is not None:
                     side.append(info)
@@ -206,7 +210,7 @@ class Table:
         added = list(data_files(sides[0], self.prefix, new or old or nothing))
         removed = list(data_files(sides[1], self.prefix, old or new or nothing))
         came, went = _files_of(added), _files_of(removed)
-        inserted, deleted = really_changed(marks, came, went)
+        inserted, deleted = really_changed([mark for mark, _ in marks], came, went)
         return TableChange(
             commit=commit.id,
             date_us=commit.date_us,
@@ -220,7 +224,7 @@ class Table:
             removed_bytes=sum(file.info.size for file in removed),
             schema_changed=schema_changed,
             operation=operation_of(
-                marks,
+                [mark for mark, is_new in marks if is_new],
                 came,
                 went,
                 came=old is None and new is not None,
@@ -331,7 +335,7 @@ class Table:
         """
         into = _package("duckdb").connect() if connection is None else connection
         record, files, condition = self._chosen(where, columns)
-        rows = _frames().source_of(self._scan(record, files, condition))
+        rows = _frames().source_of(self._scan(record, files, condition, columns))
         relation: duckdb.DuckDBPyRelation = into.from_arrow(rows)
         if columns is None:
             return relation
@@ -457,7 +461,8 @@ def _texts(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
 
 def _files_of(files: list[TableFile]) -> Files:
     writes = frozenset(write_of(file.info.physical_address) for file in files)
-    return Files(writes, len(files), rows_in(files))
+    digest = digest_of(file.info.physical_address for file in files)
+    return Files(writes, len(files), rows_in(files), digest)
 
 
 def _frames() -> Any:

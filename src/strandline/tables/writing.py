@@ -26,7 +26,7 @@ from strandline.repository.refs.results import as_info
 from strandline.tables.columns import Kind
 from strandline.tables.condition import Condition, must_match
 from strandline.tables.given import is_spark_column
-from strandline.tables.history import WHERE_MAX_CHARS, Mark, encode_mark
+from strandline.tables.history import WHERE_MAX_CHARS, Mark, digest_of, encode_mark
 from strandline.tables.keys import among, told
 from strandline.tables.layout import (
     OVERWRITE_NAME,
@@ -45,7 +45,7 @@ from strandline.tables.record import (
     plan_record,
     with_schema_default,
 )
-from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key, rows_in
+from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key
 from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
 from strandline.tables.table import Table, WriteResult
 from strandline.tree.rows import Entry
@@ -134,7 +134,7 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
     rows = rows.fitted(record)
     replaced = _whole(options.mode, record)
     if options.where is not None:
-        rows, replaced = _replace_where(table, rows, options.mode, held, record, options.where)
+        rows, replaced = _replace_where(table, rows, options, held, record)
     core = branch._core
     prefix = branch._new_folder()
     engine_started = time.monotonic()
@@ -155,6 +155,8 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
                 next="Write again.",
             ) from error
         raise
+    if replaced is not None and replaced.where and not replaced.taken and _rows_in(files, statistics) == 0:
+        files, replaced = [], None  # nothing is replaced by nothing, and nobody needs to hear of it
     entries = [(file.info.path, _entry(file, statistics)) for file in files]
     if held != record:
         entry = upload(core, branch._new_key(RECORD_NAME), RECORD_NAME, encode_record(record), "application/json", None)
@@ -182,8 +184,7 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
     changes = waiting_for_locks(
         core.stores.clock, LOCK_PATIENCE_S, lambda: branch.stage_atomically(entries, overwrite, expect)
     )
-    counted = [statistics.get(file.info.physical_address) for file in files]
-    rows_written = None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
+    rows_written = _rows_in(files, statistics)
     size_bytes = sum(file.info.size for file in files)
     branch._wrote(len(files), rows_written, size_bytes)
     return WriteResult(
@@ -206,7 +207,7 @@ def set_schema_default(table: Table, wanted: str) -> None:
         return
     with branch.writing():
         info, held = table._find_record()
-        if info is None or record == held:
+        if info is None or held is None or msgspec.structs.replace(record, format=held.format) == held:
             return
         key = branch._new_key(RECORD_NAME)
         entry = upload(branch._core, key, RECORD_NAME, encode_record(record), "application/json", None)
@@ -220,7 +221,7 @@ def _mark(prefix: str, options: WriteOptions, replaced: _Replaced, rows: Source)
         mode=options.mode,
         where=replaced.where[:WHERE_MAX_CHARS],
         new_rows=rows.own_rows() if replaced.where else None,
-        replaced_rows=replaced.rows,
+        replaced=replaced.digest,
     )
 
 
@@ -251,14 +252,14 @@ class _Replaced:
         is_kept: whether an object below the table stays, by its relative path, entry, and the partitions written to.
         taken: relative paths of files whose rows were read to be written again, or that are dropped unread.
         where: the condition, if only some rows are replaced.
-        rows: of the files that are taken away; None if nobody knows, or if all are replaced.
+        digest: of the files that are taken away, if only some rows are replaced.
     """
 
     folders: frozenset[tuple[str, ...]]
     is_kept: Callable[[str, Entry, set[PartitionKey]], bool]
     taken: Collection[str] = ()
     where: str = ""
-    rows: int | None = None
+    digest: str = ""
 
 
 def _whole(mode: WriteMode, record: TableRecord) -> _Replaced | None:
@@ -270,14 +271,26 @@ def _whole(mode: WriteMode, record: TableRecord) -> _Replaced | None:
 
 
 def _replace_where(
-    table: Table, rows: Source, mode: WriteMode, held: TableRecord | None, record: TableRecord, where: Any
+    table: Table, rows: Source, options: WriteOptions, held: TableRecord | None, record: TableRecord
 ) -> tuple[Source, _Replaced]:
     """The rows to write, and the files to take away, when those that a condition is true for are replaced."""
-    if mode != "overwrite" or held is None or held.fields != record.fields:
+    if options.mode != "overwrite":
         raise UsageError(
-            "where= replaces rows of a table that exists, with its own columns.",
-            next='Use it with mode="overwrite", and change the schema in another write.',
+            f"where= says which rows are replaced, and mode={options.mode!r} replaces none by it.",
+            next='Use it with mode="overwrite".',
         )
+    if held is None:
+        raise UsageError(
+            f"There is no table {table.path!r} in {table.ref!r} of which rows could be replaced.",
+            next="Write it first, without where=. Transactions, and writes with message=, see what is committed only.",
+        )
+    layout = [(one.partition_by, one.file_format, one.options) for one in (held, record)]
+    if options.schema == "replace" or layout[0] != layout[1]:
+        raise UsageError(
+            "where= replaces some rows, and the others would not be read as they were written in another layout.",
+            next="Change the schema or the layout in a write of all rows.",
+        )
+    where = options.where
     condition = _condition(rows, record, where)
     pruning = Pruning(record, condition)
     known = {file.relative: file for file in table._files(record)}
@@ -303,7 +316,7 @@ def _replace_where(
         is_kept=is_kept,
         taken=gone,
         where=told(where, condition),
-        rows=rows_in(touched),
+        digest=digest_of(gone.values()),
     )
 
 
@@ -388,6 +401,11 @@ def _statistics(rows: Source, table: Table, record: TableRecord, files: Sequence
             raise table.ref._missing(file.info) from None
 
     return dict(in_parallel(footer, files))
+
+
+def _rows_in(files: Sequence[TableFile], statistics: Mapping[str, Statistics]) -> int | None:
+    counted = [statistics.get(file.info.physical_address) for file in files]
+    return None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
 
 
 def _entry(file: TableFile, statistics: dict[str, Statistics]) -> Entry:

@@ -166,6 +166,7 @@ class Transaction(Publishing):
         self._start_over(Ref(self._core, self.name, self._target))
         self._begin_anew()
         self.phase = "open"
+        self._was_refused = False
         self._core.transactions[self.branch_id, self.writer] = self
 
     def _refuse_twice(self) -> None:
