@@ -163,3 +163,30 @@ def test_a_value_that_stands_for_null_in_csv_is_refused(main: Branch, spark: Spa
         main.table("csv").write(spark.range(4), file_format="csv", options={"nullValue": "2"})
     main.table("csv").write(spark.range(4), file_format="csv", options={"nullValue": "-999"})
     assert main.table("csv").count() == 4
+
+
+def test_what_is_no_condition_is_refused_in_plain_words(table: Table, spark: SparkSession) -> None:
+    data = rows(spark)
+    with pytest.raises(UsageError, match=r"functions\.col"):
+        table.write(data.limit(0), mode="overwrite", where=data["id"] == 1)
+    with pytest.raises(UsageError, match=r"functions\.col"):
+        table.to_spark(spark, where=data["id"] == 1)
+    with pytest.raises(UsageError, match="of type bigint, not true or false"):
+        table.write(data.limit(0), mode="overwrite", where="id")
+    with pytest.raises(UsageError, match="takes a Spark session first"):
+        table.to_spark("id < 10")  # type: ignore[arg-type]
+    stream = spark.readStream.format("rate").load()
+    with pytest.raises(UsageError, match="foreachBatch"):
+        table.write(stream)
+
+
+def test_an_error_of_the_jobs_own_code_is_shown(table: Table, spark: SparkSession) -> None:
+    fails = F.udf(lambda number: number // 0, "bigint")
+    with pytest.raises(StorageError, match="own Python code raised ZeroDivisionError"):
+        table.write(rows(spark).withColumn("id", fails("id")))
+
+
+def test_a_text_that_names_no_folder_is_shown(main: Branch, spark: SparkSession) -> None:
+    for text in ("", "__HIVE_DEFAULT_PARTITION__"):
+        with pytest.raises(UsageError, match=f"the text '{text}' in column p"):
+            main.table("p").write(spark.createDataFrame([(1, text)], "id INT, p STRING"), partition_by="p")

@@ -223,9 +223,20 @@ def test_a_value_that_does_not_fit_is_refused(main: Branch) -> None:
         main.table("t").write(moments)
     main.table("t").write(pa.table({"at": pa.array([1_000], pa.timestamp("ns"))}))
     assert main.table("t").schema["fields"][0]["type"] == "timestamp_ntz"
-    for kind in (pa.uint64(), pa.time64("us"), pa.duration("s"), pa.null()):
+    for kind in (pa.uint64(), pa.time64("us"), pa.duration("s")):
         with pytest.raises(UsageError, match="tables do not hold"):
             main.table("u").write(pa.table({"x": pa.nulls(1, kind)}))
+    with pytest.raises(UsageError, match="nothing but nulls"):
+        main.table("u").write(pa.table({"x": pa.nulls(1)}))
+    main.table("t").write(pa.table({"at": pa.nulls(1)}))  # where the table knows the type
+    assert main.table("t").to_arrow().column("at").null_count == 1
+
+
+def test_columns_that_differ_in_case_are_named(main: Branch) -> None:
+    main.table("t").write(pa.table({"id": [1], "name": ["x"]}))
+    for schema in (None, "merge"):
+        with pytest.raises(SchemaMismatch, match="ID differs from id only in case"):
+            main.table("t").write(pa.table({"ID": [1], "name": ["x"]}), schema=schema)
 
 
 def test_what_only_spark_writes_is_refused_before_anything_is_written(main: Branch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from strandline.errors import TableNotFound
 from strandline.repository.branch import Branch
 from strandline.tables.history import Files, Mark, decode_mark, digest_of, encode_mark, operation_of, really_changed
 from strandline.tables.table import Table
@@ -133,3 +134,26 @@ def test_a_revert_does_not_tell_what_an_older_write_did(main: Branch, table: Tab
     clock.advance_s(1)
     main.revert("main~0")
     assert last(table) == ("change", None, None)
+
+
+def test_a_history_of_nothing_says_so_and_that_of_a_dropped_table_does_not(main: Branch, table: Table) -> None:
+    with pytest.raises(TableNotFound):
+        list(main.table("tables/nope").history())
+    for info in list(main.list("t/")):
+        main.delete(info.path)
+    main.commit("gone")
+    assert [change.operation for change in table.history()] == ["drop", "create"]
+    assert list(main.table("tables/nope").history(amount=0)) == []
+
+
+def test_a_history_of_the_first_parents_adds_up(main: Branch, table: Table) -> None:
+    work = main.create_branch("work")
+    for number in (30, 31):
+        work.table("t").write(rows(number))
+        work.commit("there")
+    main.put("x", b"x")
+    main.commit("here")
+    main.merge(work)
+    found = [(change.operation, change.inserted_rows) for change in table.history(first_parent=True)]
+    assert found == [("merge", 2), ("create", 10)]
+    assert len(list(table.history())) == 4

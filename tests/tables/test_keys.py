@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.errors import UsageError
+from strandline.errors import Conflict, UncommittedChanges, UsageError
 from strandline.repository.branch import Branch
 from strandline.tables.keys import among
 from strandline.tables.record import TableRecord
@@ -262,3 +262,36 @@ def test_keys_find_their_files_among_many(main: Branch) -> None:
         table.write(DATA.slice(start, 10))
     assert len(table.files(where=pa.table({"id": [5, 55]}))) == 2
     assert len(table.files(where=pa.table({"id": [5, 55], "number": [5, 5]}))) == 1
+
+
+def test_own_staged_rows_are_not_somebody_elses(main: Branch) -> None:
+    """A write with a message is a transaction, which does not see them: they have to be committed first."""
+    table = main.table("t")
+    table.write(DATA)
+    main.commit("made")
+    table.write(DATA.slice(0, 1))
+    with pytest.raises(UncommittedChanges) as refused:
+        table.write(DATA.slice(0, 1), mode="overwrite", where="id = 0", message="again")
+    assert "somebody else" not in str(refused.value)
+    main.commit("more")
+    table.write(DATA.slice(0, 1), mode="overwrite", where="id = 0", message="again")
+    assert ids(table.to_arrow()) == list(range(ROWS))
+
+
+def test_rows_that_others_committed_ask_for_another_run(main: Branch) -> None:
+    table = main.table("t")
+    table.write(DATA)
+    main.commit("made")
+    tx = main.transaction("nightly").begin()
+    tx.table("t").write(DATA.slice(0, 1), mode="overwrite", where="id = 0")
+    table.write(DATA.slice(0, 1), message="another one")
+    with pytest.raises(Conflict, match="Run the job again on the branch as it is now"):
+        tx.commit()
+
+
+def test_the_whole_frame_is_no_frame_of_keys(main: Branch) -> None:
+    """No row would be replaced but by itself, and each changed one would be there twice."""
+    table = main.table("t")
+    table.write(DATA)
+    with pytest.raises(UsageError, match="whole frame"):
+        table.write(DATA, mode="overwrite", where=DATA)

@@ -366,9 +366,11 @@ def test_columns_that_differ_are_named(sides: tuple[Branch, Branch], strategy: A
     main, work = sides
     act(main, "add a", 100)
     work.table("t").write(data(made(200, 2).to_pylist(), a=pa.array(["x", "y"])), schema="merge", message="text")
-    with pytest.raises(MergeConflict, match=r"table 't': column 'a' is long here and string there") as conflict:
+    with pytest.raises(
+        MergeConflict, match=r"table 't': column 'a' is long on the branch and string in the source"
+    ) as conflict:
         main.merge(work)
-    assert conflict.value.reasons == {"t": "column 'a' is long here and string there"}
+    assert conflict.value.reasons == {"t": "column 'a' is long on the branch and string in the source"}
     main.merge(work, strategy=strategy)
     assert main.table("t").record.fields[2]["type"] == kind
 
@@ -441,7 +443,7 @@ def test_m3_a_side_is_not_taken_of_what_is_nowhere(sides: tuple[Branch, Branch])
     act(work, "append 1", 200)
     before = main.commit_id
     for path in ("t/month=01", "t/month", "u", "t/month=1/none", "other object/", "o10"):
-        with pytest.raises(UsageError, match="has anything at") as refused:
+        with pytest.raises(UsageError, match="has anything there") as refused:
             main.merge(work, take={path: "source"})
         assert path in refused.value.what
     assert main.commit_id == before

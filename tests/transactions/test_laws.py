@@ -244,7 +244,7 @@ def test_n09_a_rejected_one_stops_and_is_acknowledged(first: Client, second: Cli
     two = begun(second)
     with pytest.raises(Fenced):
         one.commit()
-    with pytest.raises(TransactionClosed, match="fenced"):
+    with pytest.raises(Fenced, match="fenced"):
         one.put("b", b"1")
     assert states(second)[1] == "rejected-acknowledged"
     second.main.transactions.acknowledge(1)
@@ -364,7 +364,7 @@ def test_n17_a_restarted_driver_goes_on_and_uses_no_key_again(client: Callable[[
     # the first driver was not dead: it may not believe that what it has is what is visible
     with pytest.raises(TransactionClosed, match="other changes"):
         tx.commit()
-    with pytest.raises(TransactionClosed, match="fenced"):
+    with pytest.raises(Fenced, match="fenced"):
         tx.put("c", b"3")
     assert shown(first) == ["a", "b"]
 

@@ -18,7 +18,6 @@ from strandline.errors import (
     RequirementFailed,
     SchemaMismatch,
     StorageError,
-    TransactionClosed,
     UncommittedChanges,
     UsageError,
 )
@@ -155,7 +154,7 @@ def test_rivals_and_a_zombie(spark: SparkSession, main: Branch, lake: Lake) -> N
         successor.table("t").write(numbers(spark, 10, 15))
     with pytest.raises(Fenced, match=f"replaced by {successor.id}"):
         zombie.table("t").write(numbers(spark, 0, 5))
-    with pytest.raises(TransactionClosed):
+    with pytest.raises(Fenced):
         zombie.commit()
     assert ids(main, "t", spark) == list(range(10, 15))
 

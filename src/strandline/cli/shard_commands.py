@@ -121,10 +121,13 @@ def list_shards(repository: RepositoryArgument, lake: LakeOption = None, as_json
 
 @app.command()
 def show(shard: ShardArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
-    """Show the readers and writers of a shard."""
+    """Show since and upper of a shard, its readers and writers."""
     with session(lake, as_json) as s:
         state = _shard(s, shard).state
-        rows: list[dict[str, Any]] = []
+        rows: list[dict[str, Any]] = [
+            {"who": name, "id": "", "at": str(antichain(at)), "heard_of": None}
+            for name, at in (("since", state.since), ("upper", state.upper))
+        ]
         for id, reader in state.durable_readers.items():
             rows.append({"who": "durable reader", "id": id, "at": str(antichain(reader.since)), "heard_of": None})
         for id, leased in state.readers.items():
@@ -133,7 +136,7 @@ def show(shard: ShardArgument, lake: LakeOption = None, as_json: JsonOption = Fa
         for writer_id, writer in state.writers.items():
             heard = from_us(writer.heartbeat_us)
             rows.append({"who": "writer", "id": writer_id, "at": str(antichain(writer.upper)), "heard_of": heard})
-        s.out.rows(rows, ("who", "id", "at", "heard_of"), "Nobody reads or writes it.")
+        s.out.rows(rows, ("who", "id", "at", "heard_of"))
 
 
 @app.command()

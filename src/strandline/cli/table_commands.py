@@ -128,6 +128,7 @@ def files(
 def history(
     place: PlaceArgument,
     amount: Annotated[int | None, typer.Option("--amount", "-n", min=0, help="The most commits to show.")] = None,
+    first_parent: Annotated[bool, typer.Option("--first-parent", help="Follow merges to the branch only.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -147,9 +148,11 @@ def history(
                 "added_bytes": change.added_bytes,
                 "added_rows": change.added_rows,
                 "removed_rows": change.removed_rows,
+                "inserted_rows": change.inserted_rows,
+                "deleted_rows": change.deleted_rows,
                 "removed_bytes": change.removed_bytes,
             }
-            for change in _table(s, place).history(amount=amount)
+            for change in _table(s, place).history(amount=amount, first_parent=first_parent)
         )
         s.out.rows(
             rows,

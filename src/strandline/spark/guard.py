@@ -17,6 +17,7 @@ from strandline.tables.formats import FIRST_GREGORIAN_DAY, SAFE_OPTIONS
 from strandline.tables.layout import UNNAMED
 from strandline.tables.record import TableRecord
 
+SHOWN = "{value}"
 NULL = SAFE_OPTIONS["csv"]["nullValue"]
 UNFIT, END = "strandline: this would come back as something else: ", " :end"
 
@@ -29,7 +30,8 @@ def unfit_of(error: Exception) -> UsageError | None:
     return UsageError(
         f"The data has {rest.partition(END)[0]}.",
         safe="Nothing of it is visible on the branch.",
-        next="Change the value or take these rows out; or take another format, or partition by another column.",
+        next="Make it null or another value, or take these rows out"
+        + (", or partition by another column." if "folder" in rest.partition(END)[0] else ", or take another format."),
     )
 
 
@@ -45,7 +47,7 @@ def guarded(data: DataFrame, record: TableRecord) -> DataFrame:
         why = ""
         if name in record.partition_by and isinstance(kind, StringType):
             lost = column.isin(*UNNAMED) | column.contains("\0")
-            why = f"a text in column {name} that cannot be the name of a partition's folder: an empty one, for example"
+            why = f"the text {SHOWN} in column {name}, which cannot be the name of a partition's folder"
         elif name in record.partition_by:
             pass
         elif record.file_format == "csv" and null and (isinstance(kind, StringType) or null != NULL):
@@ -59,7 +61,9 @@ def guarded(data: DataFrame, record: TableRecord) -> DataFrame:
             )
         if lost is not None:
             is_guarded = True
-            refused = F.raise_error(F.lit(UNFIT + why + END)).cast(kind)
+            before, shown, after = (UNFIT + why + END).partition(SHOWN)
+            said = F.concat(F.lit(f"{before}'"), quoted(name), F.lit(f"'{after}")) if shown else F.lit(before)
+            refused = F.raise_error(said).cast(kind)
             column = F.when(lost, refused).otherwise(column).alias(name)
         columns.append(column)
     return data.select(*columns) if is_guarded else data

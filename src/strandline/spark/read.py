@@ -69,6 +69,11 @@ def _provider(collation: str) -> str:
 
 def read_table(table: Table, spark: SparkSession, where: Any) -> DataFrame:
     """The rows of a table as a data frame, read only from files that may have rows for which a condition is true."""
+    if not hasattr(spark, "createDataFrame"):
+        raise UsageError(
+            f"to_spark takes a Spark session first, not {type(spark).__name__}.",
+            next="For example table.to_spark(spark, where=…).",
+        )
     record = table.record
     files = list(table._files(record))
     condition = None if where is None else condition_of(spark, record, where)
@@ -85,8 +90,18 @@ def read_table(table: Table, spark: SparkSession, where: Any) -> DataFrame:
             if is_connect(spark):
                 chosen.isStreaming  # noqa: B018 - a question that the server answers: only now it sees the condition
         except Exception as error:
-            raise refused(str(where), record, reason_of(error)) from error
+            raise unfit_condition(str(where), record, error) from error
     return chosen
+
+
+def unfit_condition(text: str, record: TableRecord, error: Exception) -> UsageError:
+    """What a read or a write says of a condition that Spark does not take."""
+    if "MISSING_ATTRIBUTES" in str(error):
+        return UsageError(
+            f"The condition {text!r} names a column of another data frame.",
+            next='Write it with functions.col("…"), which means the column of the table, or as a text.',
+        )
+    return refused(text, record, reason_of(error))
 
 
 def keys_frame(spark: SparkSession, record: TableRecord, condition: Among) -> DataFrame:

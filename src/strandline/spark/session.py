@@ -153,4 +153,10 @@ def reason_of(error: BaseException) -> str:
     if lines and lines[0].startswith("An error occurred while calling"):
         lines = lines[1:]
     text = lines[0].lstrip(": ") if lines else type(error).__name__
+    if "Python worker" in text and (raised := [line for line in lines if _RAISED.match(line)]):
+        text = f"the job's own Python code raised {raised[-1]}"
     return text.rstrip(".")
+
+
+_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Warning|Interrupt|Exit)\b")
+"""The last line of a traceback of Python."""

@@ -8,11 +8,21 @@ from typing import Any, cast
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType, NullType
 
-from strandline.errors import StorageError, StrandlineError
+from strandline.errors import StorageError, StrandlineError, UsageError
 from strandline.repository.objects.writable import Writable
 from strandline.spark.guard import END, guarded, unfit_of
-from strandline.spark.read import TIME_ZONE, condition_of, keys_frame, no_filesystem, quoted, scan_files, struct_of
+from strandline.spark.read import (
+    TIME_ZONE,
+    condition_of,
+    keys_frame,
+    no_filesystem,
+    quoted,
+    scan_files,
+    struct_of,
+    unfit_condition,
+)
 from strandline.spark.session import described, held_settings, reason_of
 from strandline.spark.statistics import computed_statistics
 from strandline.tables.columns import Kind
@@ -34,6 +44,11 @@ UNFULFILLED = "strandline: a row does not fulfil: "
 
 def write_table(table: Table, data: DataFrame, options: WriteOptions) -> WriteResult:
     """Let Spark write a frame; see `Table.write`."""
+    if data.isStreaming:
+        raise UsageError(
+            "A stream has no end at which its rows could appear.",
+            next="Write its batches: data.writeStream.foreachBatch(…), with a transaction and a token for each.",
+        )
     return write_rows(table, SparkRows(data), options)
 
 
@@ -97,7 +112,7 @@ class SparkRows:
         except StrandlineError:
             raise
         except Exception as error:
-            raise refused(told(where, condition), record, reason_of(error)) from error
+            raise unfit_condition(told(where, condition), record, error) from error
         return SparkRows(rows, counted)
 
     def own_rows(self) -> int | None:
@@ -128,7 +143,10 @@ def _judged(frame: DataFrame, record: TableRecord, where: Any, condition: Condit
         flag = max([AMONG, *(f"{name.lower()} " for name in frame.columns if name.lower().startswith(AMONG))])
         keys = keys_frame(frame.sparkSession, record, condition).withColumn(flag, F.lit(True))
         return frame.join(keys, condition.keys.column_names, "left"), F.coalesce(quoted(flag), F.lit(False))
-    return frame, F.coalesce(F.expr(where) if isinstance(where, str) else where, F.lit(False))
+    column = F.expr(where) if isinstance(where, str) else where
+    if not isinstance(kind := frame.select(column).schema.fields[0].dataType, BooleanType | NullType):
+        raise refused(told(where, condition), record, f"it is of type {kind.simpleString()}, not true or false")
+    return frame, F.coalesce(column, F.lit(False))
 
 
 def _let_spark_write(

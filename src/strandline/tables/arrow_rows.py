@@ -192,6 +192,11 @@ def _refuse_unfit(record: TableRecord) -> None:
                 f"{value!r} is not a compression that Arrow writes.", next=f"Use one of {', '.join(COMPRESSIONS)}."
             )
     for field in record.fields:
+        if field["type"] == "void":
+            raise UsageError(
+                f"Column {field['name']!r} has nothing but nulls, so nobody knows its type.",
+                next="Cast it to the type that its values will have.",
+            )
         arrow_type(field["type"], field["name"])
         if field["name"] in record.partition_by and kind_of(field) in (None, *_UNFIT_PARTITIONS):
             raise UsageError(

@@ -160,6 +160,8 @@ def spark_type(kind: pa.DataType, column: str) -> Any:
     """The type of Spark's schema JSON whose values hold those of an Arrow type."""
     if kind in _SPARK:
         return _SPARK[kind]
+    if pa.types.is_null(kind):
+        return "void"
     if pa.types.is_dictionary(kind):
         return spark_type(kind.value_type, column)
     if pa.types.is_timestamp(kind):

@@ -149,10 +149,10 @@ def _json_batches(
     _refuse_options(record, ("compression", *_ours(record, MOMENTS)))
     schema = arrow_schema(record)
     for field in schema:
-        if field.name not in record.partition_by and _has_bytes(field.type):
+        if field.name not in record.partition_by and (what := _unread_in_json(field.type)):
             raise UsageError(
-                f"Column {field.name!r} has bytes, which JSON holds as texts that only Spark reads as bytes.",
-                next="Use to_spark.",
+                f"Column {field.name!r} has {what}, which only Spark reads in JSON.",
+                next="Use to_spark, or choose other columns.",
             )
     kinds = {field["name"]: kind_of(field) for field in record.fields}
     stored = [schema.field(field["name"]) for field in record.stored]
@@ -175,10 +175,13 @@ def _json_batches(
         yield from pa.table(columns, schema=schema).to_batches()
 
 
-def _has_bytes(kind: pa.DataType) -> bool:
+def _unread_in_json(kind: pa.DataType) -> str:
+    """What Arrow's reader of JSON does not make of a type: bytes, which JSON holds as texts, and maps."""
+    if pa.types.is_map(kind):
+        return "maps"
     if pa.types.is_nested(kind):
-        return any(_has_bytes(kind.field(at).type) for at in range(kind.num_fields))
-    return bool(pa.types.is_binary(kind))
+        return next(filter(None, (_unread_in_json(kind.field(at).type) for at in range(kind.num_fields))), "")
+    return "bytes" if pa.types.is_binary(kind) else ""
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -108,7 +108,7 @@ def _setting(name: str, base: TableRecord, source: TableRecord, dest: TableRecor
         return ours
     if ours == before and not is_new:
         return theirs
-    raise Clash(f"its {_WORDS[name]} are {_shown(ours)} here and {_shown(theirs)} there")
+    raise Clash(f"its {_WORDS[name]} are {_shown(ours)} on the branch and {_shown(theirs)} in the source")
 
 
 def _shown(value: Any) -> str:
@@ -142,9 +142,9 @@ def _field(name: str, before: Field | None, theirs: Field | None, ours: Field | 
     if _same(ours, before):
         return theirs, ""
     if theirs is None or ours is None:
-        dropped, changed = ("here", "there") if ours is None else ("there", "here")
+        dropped, changed = ("on the branch", "in the source") if ours is None else ("in the source", "on the branch")
         return None, f"column {name!r} was dropped {dropped} and changed {changed}"
-    return None, f"column {name!r} is {_kind(ours)} here and {_kind(theirs)} there"
+    return None, f"column {name!r} is {_kind(ours)} on the branch and {_kind(theirs)} in the source"
 
 
 def _same(left: Field | None, right: Field | None) -> bool:

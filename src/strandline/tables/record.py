@@ -273,9 +273,18 @@ def _evolve(held: TableRecord, fields: Sequence[Field], change: SchemaChange | N
     after = {field["name"]: _plain(field) for field in fields}
     added = [name for name in after if name not in before]
     gone = [name for name in before if name not in after]
+    held_names = {name.lower(): name for name in before}
+    cased = [(name, held_names[name.lower()]) for name in added if name.lower() in held_names]
+    if cased:
+        differing = ", ".join(f"{name} differs from {held_name} only in case" for name, held_name in cased)
+        raise SchemaMismatch(
+            f"The columns are not those of table {path!r}: {differing}.", next="Rename the columns of the data."
+        )
     widened: dict[str, Field] = {}
     other: list[str] = []
     for name in after:
+        if name in before and after[name]["type"] == "void":
+            continue  # nothing but nulls
         if name not in before or same_type(after[name]["type"], before[name]["type"]):
             continue
         if is_widening(after[name]["type"], before[name]["type"]):

@@ -180,13 +180,25 @@ class Table:
     def _files(self, record: TableRecord) -> Iterator[TableFile]:
         return data_files(self.ref.list(self.prefix), self.prefix, record)
 
-    def history(self, *, amount: int | None = None) -> TableHistory:
-        """The commits that changed the table, newest first: files and rows added and removed, and by whom."""
+    def history(self, *, amount: int | None = None, first_parent: bool = False) -> TableHistory:
+        """The commits that changed the table, newest first: files and rows added and removed, and by whom.
+
+        Args:
+            amount: the most commits to show.
+            first_parent: of a merge, follow only the branch that was merged into: the rows then add up.
+
+        Raises:
+            TableNotFound: while it is read, if there is no table at the path, and never was.
+        """
 
         def changes() -> Iterator[TableChange]:
-            for commit in self.ref.log(amount=amount, prefixes=[self.prefix]):
+            is_empty = True
+            for commit in self.ref.log(amount=amount, prefixes=[self.prefix], first_parent=first_parent):
+                is_empty = False
                 now = self.ref._other(commit.id)
                 yield self._change(now, self.ref._other(commit.parents[0]) if commit.parents else None)
+            if is_empty and amount != 0 and not self.exists():
+                self.record  # noqa: B018 - which says that there is none
 
         return TableHistory(changes)
 
@@ -431,6 +443,11 @@ class Table:
         import_module("strandline.tables.writing").set_schema_default(self, schema)
 
     def _write(self, data: Rows, options: WriteOptions) -> WriteResult:
+        if data is not None and options.where is data:
+            raise UsageError(
+                "where= is the whole frame: only rows that are written again unchanged would be replaced.",
+                next='Select the columns by which rows are the same, such as where=data.select("id").',
+            )
         writer = engine("spark") if is_spark_frame(data) else import_module("strandline.tables.arrow_rows")
         written: WriteResult = writer.write_table(self, data, options)
         return written

@@ -131,7 +131,7 @@ class Settling:
             is_there = any(self._trees.holds(tree, start, end) for tree in trees for start, end in _ranges(path))
             if path and not is_there:
                 raise UsageError(
-                    f"No side of the merge has anything at {path!r}, of which a side is to be taken.",
+                    f"A side is to be taken of {path!r}, and no side of the merge has anything there.",
                     next="Check the path: it is an object, a folder, a table or a partition, as a conflict names it.",
                 )
 

@@ -151,7 +151,11 @@ class Publishing(Overlay):
         head_tree = commits.tree(head.id)
         changes = self._claims.changes
         if head.id != self._target.commit:
-            blockers, more = self._claims.judge_committed(diff(trees, commits.tree(self._target.commit), head_tree))
+            since = diff(trees, commits.tree(self._target.commit), head_tree)
+            try:
+                blockers, more = self._claims.judge_committed(since)
+            except Conflict as error:  # a write of some rows looks at others by itself
+                raise self._contradicted(list(error.paths)) from error
             if blockers:
                 raise self._contradicted(blockers)
             changes = {**changes, **more}
@@ -188,7 +192,12 @@ class Publishing(Overlay):
         nobody can hold a publication up by going on to stage. With "keep" even what is staged already is ordered
         after it, and nothing is ever in the way.
         """
-        return [] if self._options.on_staged == "keep" else self._claims.judge_staged(staged)
+        if self._options.on_staged == "keep":
+            return []
+        try:
+            return self._claims.judge_staged(staged)
+        except Conflict as error:  # a write of some rows looks at others by itself
+            return list(error.paths)
 
     @property
     def data_prefix(self) -> str:

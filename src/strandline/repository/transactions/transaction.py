@@ -222,11 +222,16 @@ class Transaction(Publishing):
     def _refuse_closed(self) -> None:
         if self.phase == "open":
             return
+        if self.phase == "fenced":
+            raise Fenced(
+                f"Transaction {self.id} of {self.writer!r} was fenced: another one took over.",
+                safe="Nothing of it was published, and nothing of it ever will be.",
+                next="Stop this job; what it wrote will be collected.",
+            )
         told = {
             "new": ("was not begun", "Use it with `with`, or call begin()."),
             "committed": ("is committed", "Begin another one."),
             "aborted": ("was aborted", "Begin another one."),
-            "fenced": ("was fenced: another one took over", "Stop this job."),
             "repeat": ("repeats one that was published", "There is nothing to do."),
         }[self.phase]
         raise TransactionClosed(f"{self!r} {told[0]}.", next=told[1])
