@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 import strandline
 from strandline.cli import run
-from strandline.errors import Conflict, MergeConflict, SchemaMismatch, StorageError, UsageError
+from strandline.errors import BranchProtected, Conflict, MergeConflict, SchemaMismatch, StorageError, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.tables.columns import arrow_type, spark_type
@@ -548,3 +548,15 @@ def test_a_text_that_is_no_condition_is_refused_in_our_words(main: Branch, where
     assert reason in refused.value.what
     assert "sqlglot" not in str(refused.value)
     assert "expected" not in str(refused.value).lower()
+
+
+def test_a_write_without_a_writer_is_told_to_take_one_on_a_protected_branch(repo: Repository, main: Branch) -> None:
+    """Its own name is made up for each thread: no protection could name it."""
+    main.table("t").write(NUMBERS, message="made")
+    repo.protect("main", writers=["nightly"])
+    with pytest.raises(BranchProtected) as refused:
+        main.table("t").write(NUMBERS, message="more")
+    assert "Give writer=" in refused.value.next
+    assert "write " not in refused.value.next.replace("this write", "")
+    main.table("t").write(NUMBERS, message="more", writer="nightly")
+    assert main.table("t").count() == 2 * ROWS

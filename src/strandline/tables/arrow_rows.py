@@ -184,8 +184,8 @@ def _refuse_unfit(record: TableRecord) -> None:
     for name, value in record.options.items():
         if name.lower() != "compression":
             raise UsageError(
-                f"The table has the option {name!r}, which only Spark knows to write by.",
-                next="Write a Spark DataFrame.",
+                f"Arrow writes tables with the option compression only, and this one has the option {name!r}.",
+                next="Check its spelling, leave it out, or write a Spark DataFrame.",
             )
         if value.lower() not in COMPRESSIONS:
             raise UsageError(

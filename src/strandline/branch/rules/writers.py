@@ -21,6 +21,8 @@ MAX_WRITERS = 1_024
 RETIRED = "(retired)"
 """The node that a retired writer is assigned to: none is called so, and nobody can begin under its name."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@/+-]{0,127}", re.ASCII)
+UNNAMED = "write "
+"""What the names of writers begin with that are made up for one write."""
 
 
 def check_writer_name(name: str) -> str:
@@ -57,6 +59,14 @@ def refuse_publisher(branch: BranchRecord, name: str, branch_name: str) -> None:
     """Raise if the branch is protected and its protection does not name the writer."""
     refuse_read_only(branch, branch_name)
     if branch.blocked and name not in branch.publishers:
+        if name.startswith(UNNAMED):
+            raise BranchProtected(
+                f"Branch {branch_name!r} is protected, and this write has no writer that a protection could name.",
+                next=Advice(
+                    "Give writer=, and name it in the protection: repository.protect(…, writers=[…]).",
+                    command="Publish under a writer's name, and name it in the protection: `strandline repo protect`.",
+                ),
+            )
         raise BranchProtected(
             f"Branch {branch_name!r} is protected, and writer {name!r} is none of those that may publish to it.",
             next=Advice(

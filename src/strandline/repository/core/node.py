@@ -8,6 +8,7 @@ import socket
 import threading
 from functools import cache
 
+from strandline.branch.rules.writers import UNNAMED
 from strandline.ids import new_id
 
 NODE_VARIABLE = "STRANDLINE_NODE"
@@ -25,7 +26,7 @@ def this_process() -> str:
 def this_thread() -> str:
     """A writer's name for jobs that have none: no two of them run at once under it."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", this_node())[:64]
-    return f"write {host} {os.getpid()}-{_incarnation()} {threading.get_native_id()}"
+    return f"{UNNAMED}{host} {os.getpid()}-{_incarnation()} {threading.get_native_id()}"
 
 
 @cache
