@@ -18,7 +18,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,14 +109,19 @@ def pairs_of(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, float]
     """By name, how much slower B was than A."""
     yield f"{OF_RUN}, wall", b["wall_s"] / a["wall_s"]
     yield f"{OF_RUN}, processor", b["processor_s"] / a["processor_s"]
-    # by name alone: the setting of some rows has figures in it
-    theirs = {row["name"]: row for row in a["results"]}
+    # by name, where it names one row: the setting of some rows has figures in it, which are never twice the same
+    count = Counter(row["name"] for row in b["results"])
+
+    def label(row: dict[str, Any]) -> str:
+        return row["name"] if count[row["name"]] < 2 else f"{row['name']} ({row['setting']})"
+
+    theirs = {label(row): row for row in a["results"]}
     for row in b["results"]:
-        other = theirs.get(row["name"])
+        other = theirs.get(label(row))
         if other is None or not other["value"] or not row["value"]:
             continue
         ratio = row["value"] / other["value"]
-        yield row["name"], 1 / ratio if row["better"] == "more" else ratio
+        yield label(row), 1 / ratio if row["better"] == "more" else ratio
     for name, took in b["references"].items():
         yield f"reference: {name}", took / a["references"][name]
 

@@ -31,9 +31,23 @@ def run(value: float, better: str = "less", name: str = "n") -> dict[str, Any]:
 
 
 def test_above_one_is_slower_whichever_way_a_number_counts() -> None:
-    assert dict(pairs_of(run(1.0), run(2.0)))["n (s)"] == 2.0
-    assert dict(pairs_of(run(1.0, "more"), run(2.0, "more")))["n (s)"] == 0.5
-    assert "n (s)" not in dict(pairs_of(run(1.0, name="other"), run(2.0)))
+    assert dict(pairs_of(run(1.0), run(2.0)))["n"] == 2.0
+    assert dict(pairs_of(run(1.0, "more"), run(2.0, "more")))["n"] == 0.5
+    assert "n" not in dict(pairs_of(run(1.0, name="other"), run(2.0)))
+
+
+def test_rows_of_one_name_are_told_apart_by_their_settings() -> None:
+    """And one whose setting has figures in it is found by its name."""
+    a, b = run(1.0), run(2.0)
+    b["results"][0]["setting"] = "s, median 5 ms"
+    assert dict(pairs_of(a, b))["n"] == 2.0
+    for one, value in ((a, 1.0), (b, 3.0)):
+        one["results"] += [
+            {"name": "m", "setting": setting, "value": value * factor, "better": "less"}
+            for setting, factor in (("synced", 1), ("not synced", 2))
+        ]
+    found = dict(pairs_of(a, b))
+    assert (found["m (synced)"], found["m (not synced)"]) == (3.0, 3.0)
 
 
 def test_pairs_go_on_until_they_agree_or_there_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +62,7 @@ def test_pairs_go_on_until_they_agree_or_there_are_enough(monkeypatch: pytest.Mo
         monkeypatch.setattr(compare, "measured", measured)
         asked.clear()
         found = compare.compare("staging", a, b, 6)
-        assert len(found["n (s)"]) == pairs
+        assert len(found["n"]) == pairs
         assert asked[:4] == [a, b, b, a]  # the order changes
 
 

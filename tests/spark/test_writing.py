@@ -135,7 +135,7 @@ def test_rows_outside_of_where_are_refused_and_nothing_changes(
     for mode, where in (("append", "month = 1"), ("overwrite", "nope = 1"), ("overwrite", "month = = 1")):
         with pytest.raises(UsageError):
             table.write(numbers, mode=mode, where=where)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="a table that exists"):
+    with pytest.raises(UsageError, match="There is no table 'u'"):
         main.table("u").write(numbers, mode="overwrite", where="month = 1")
     assert names(main) == before
 
