@@ -96,7 +96,7 @@ def read_table(table: Table, spark: SparkSession, where: Any) -> DataFrame:
 
 def unfit_condition(text: str, record: TableRecord, error: Exception) -> UsageError:
     """What a read or a write says of a condition that Spark does not take."""
-    if "MISSING_ATTRIBUTES" in str(error):
+    if any(name in str(error) for name in ("MISSING_ATTRIBUTES", "CANNOT_RESOLVE_DATAFRAME_COLUMN")):
         return UsageError(
             f"The condition {text!r} names a column of another data frame.",
             next='Write it with functions.col("…"), which means the column of the table, or as a text.',

@@ -98,7 +98,7 @@ class ArrowRows:
     def replacing(
         self, table: Table, record: TableRecord, where: Any, condition: Condition, partly: Sequence[TableFile]
     ) -> ArrowRows:
-        is_true = pc.coalesce(condition.arrow(), pc.scalar(False))
+        is_true = condition.arrow()
 
         def batches() -> Iterator[pa.RecordBatch]:
             made._own_rows = 0
