@@ -31,7 +31,7 @@ def _reading() -> list[Result]:
             for _ in range(GIB // CHUNK):
                 file.write(block)
         place = main._core.reopen[1][0]
-        fs = StrandlineFileSystem(kv=place.kv, blob=place.blob, skip_instance_cache=True)
+        fs = StrandlineFileSystem(kv=place.kv.reveal(), blob=place.blob, skip_instance_cache=True)
         path = main._core.resolver.namespace.local_path(main.stat("big").physical_address)
         assert path is not None
         ours: list[float] = []
