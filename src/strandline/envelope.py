@@ -83,7 +83,7 @@ def _fields(kind: type[msgspec.Struct]) -> tuple[_Field, ...]:
 
 @cache
 def _values_of(kind: type[msgspec.Struct]) -> Callable[[msgspec.Struct], tuple[Any, ...]]:
-    """All fields of a struct at once; one that has a single field is no record that is swapped often."""
+    """Gives all fields of a struct as a tuple; `attrgetter` does so for several names, not for one."""
     names = [field.name for field in _fields(kind)]
     return attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
 

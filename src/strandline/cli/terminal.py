@@ -15,7 +15,7 @@ from strandline.progress import Progress
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
-    """Print rows below their titles, or a sentence if there are none."""
+    """Print rows below their titles, or the sentence `empty` instead of an empty table."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in columns:
         table.add_column(name, justify="right" if name in ("size", "count") else "left", overflow="fold")

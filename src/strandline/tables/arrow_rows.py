@@ -194,7 +194,7 @@ def _refuse_unfit(record: TableRecord) -> None:
     for field in record.fields:
         if field["type"] == "void":
             raise UsageError(
-                f"Column {field['name']!r} has nothing but nulls, so nobody knows its type.",
+                f"Column {field['name']!r} has nothing but nulls, which do not tell its type.",
                 next="Cast it to the type that its values will have.",
             )
         arrow_type(field["type"], field["name"])

@@ -114,13 +114,10 @@ def condition_of_column(text: str, record: TableRecord, timezone: str) -> Condit
         return None
 
 
-_QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'")
-
-
 class _Calls:
     """Rewrites calls with their arguments in brackets as SQL."""
 
-    _TEXT = _QUOTED
+    _TEXT = re.compile(r"'(?:[^'\\]|\\.)*'")
     _DATE = re.compile(r"\d{4}-\d\d-\d\d")
     _NUMBER = re.compile(r"-?\d+(\.\d+|L)?")
     _WORD = re.compile(r"[^(),]+")

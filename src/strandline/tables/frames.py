@@ -23,6 +23,7 @@ from strandline.tables.arrow_files import Describe, Files, file_system
 from strandline.tables.columns import arrow_type, kind_of
 from strandline.tables.condition import Condition
 from strandline.tables.formats import MOMENTS, SAFE_OPTIONS
+from strandline.tables.given import reason_of
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile
 from strandline.tables.values import partition_value
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
-"""How Spark names folders of floating numbers that are none."""
+"""As Spark spells them in the names of folders."""
 
 
 def arrow_schema(record: TableRecord) -> pa.Schema:
@@ -242,7 +243,7 @@ def _filter(condition: Condition | None) -> pc.Expression | None:
 
 def _unfit(error: Exception) -> UsageError:
     return UsageError(
-        f"Arrow cannot compare a column with a value of the condition: {str(error).partition(chr(10))[0].rstrip('.')}.",
+        f"Arrow cannot compare a column with a value of the condition: {reason_of(error)}.",
         next="Use a value of the column's type and range, or read with to_spark.",
     )
 
@@ -317,7 +318,7 @@ def _in_our_words(place: Describe) -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, UnicodeError) as error:
         raise StorageError(
-            f"A file of {place()} cannot be read: {str(error).partition(chr(10))[0].rstrip('.')}.",
+            f"A file of {place()} cannot be read: {reason_of(error)}.",
             next="`strandline fsck` says whether it is damaged; if not, to_spark may read what Arrow does not.",
         ) from error
 

@@ -158,7 +158,7 @@ def among(keys: object, record: TableRecord) -> Among:
             pandas frame, or what else `Table.write` takes. Its columns are some of the table's.
 
     Raises:
-        UsageError: it is no such thing, or its columns or values are not those of the table's columns.
+        UsageError: it is not a frame, or its columns or values are not those of the table's columns.
     """
     if is_spark_frame(keys):
         names = _named(keys.columns, record)  # type: ignore[attr-defined]
@@ -168,9 +168,7 @@ def among(keys: object, record: TableRecord) -> Among:
         names = _named(data.schema.names, record)
         found = pa.Table.from_batches(data.batches(), data.schema)
     fields = {field["name"]: field for field in record.fields}
-    columns = [
-        _as_in_table(found.column(at), fields[name]["type"], fields[name], name) for at, name in enumerate(names)
-    ]
+    columns = [_as_in_table(found.column(at), fields[name]) for at, name in enumerate(names)]
     typed = pa.table(columns, names=names)
     return Among(typed.group_by(names).aggregate([]).sort_by([(name, "ascending") for name in names]))
 
@@ -187,7 +185,7 @@ def _data_of(keys: object) -> ArrowData:
 
 
 def _named(given: Sequence[str], record: TableRecord) -> list[str]:
-    """The table's own names of the columns of keys; as everywhere in SQL, their case is no matter."""
+    """The table's own names of the columns of keys; upper and lower case do not matter, as in SQL."""
     held = {name.lower(): name for name in record.names}
     unknown = [name for name in given if name.lower() not in held]
     names = [held[name.lower()] for name in given if name.lower() in held]
@@ -219,7 +217,8 @@ _FITTING: Mapping[str, Callable[[pa.DataType], bool]] = {
 with, and a moment without a zone is another one in each session."""
 
 
-def _as_in_table(column: pa.ChunkedArray, kind: Any, field: Field, name: str) -> pa.ChunkedArray:
+def _as_in_table(column: pa.ChunkedArray, field: Field) -> pa.ChunkedArray:
+    name, kind = field["name"], field["type"]
     plain = pa.chunked_array([plain_values(chunk) for chunk in column.chunks], type=plain_type(column.type))
     if plain.null_count:
         raise UsageError(

@@ -46,8 +46,13 @@ def data_files(objects: Iterable[object], prefix: str, record: TableRecord) -> I
 
 def rows_in(files: Iterable[TableFile]) -> int | None:
     """How many rows files have together; None if the statistics of one do not tell."""
-    counted = [file.statistics for file in files]
-    return None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
+    return total_rows(file.statistics for file in files)
+
+
+def total_rows(known: Iterable[Statistics | None]) -> int | None:
+    """The rows of what is known of files; None if nothing is known of one."""
+    counted = list(known)
+    return None if None in counted else sum(one.rows for one in counted if one is not None)
 
 
 PartitionKey = tuple[object, ...]

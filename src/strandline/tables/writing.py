@@ -45,7 +45,7 @@ from strandline.tables.record import (
     plan_record,
     with_schema_default,
 )
-from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key
+from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key, total_rows
 from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
 from strandline.tables.table import Table, WriteResult
 from strandline.tree.rows import Entry
@@ -155,7 +155,8 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
                 next="Write again.",
             ) from error
         raise
-    if replaced is not None and replaced.where and not replaced.taken and _rows_in(files, statistics) == 0:
+    rows_written = total_rows(statistics.get(file.info.physical_address) for file in files)
+    if replaced is not None and replaced.where and not replaced.taken and rows_written == 0:
         files, replaced = [], None  # nothing is replaced by nothing, and nobody needs to hear of it
     entries = [(file.info.path, _entry(file, statistics)) for file in files]
     if held != record:
@@ -184,7 +185,6 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
     changes = waiting_for_locks(
         core.stores.clock, LOCK_PATIENCE_S, lambda: branch.stage_atomically(entries, overwrite, expect)
     )
-    rows_written = _rows_in(files, statistics)
     size_bytes = sum(file.info.size for file in files)
     branch._wrote(len(files), rows_written, size_bytes)
     return WriteResult(
@@ -401,11 +401,6 @@ def _statistics(rows: Source, table: Table, record: TableRecord, files: Sequence
             raise table.ref._missing(file.info) from None
 
     return dict(in_parallel(footer, files))
-
-
-def _rows_in(files: Sequence[TableFile], statistics: Mapping[str, Statistics]) -> int | None:
-    counted = [statistics.get(file.info.physical_address) for file in files]
-    return None if any(one is None for one in counted) else sum(one.rows for one in counted if one is not None)
 
 
 def _entry(file: TableFile, statistics: dict[str, Statistics]) -> Entry:
