@@ -179,7 +179,7 @@ class MergeConflict(Conflict):
 
     Attributes:
         paths: objects, tables and partitions; each can be given to `take=`.
-        reasons: by path, what both sides did to a table or partition; "" for an object.
+        reasons: by path, what both sides did to an object, a table or a partition.
     """
 
     def __init__(

@@ -224,7 +224,7 @@ def test_a_conflict_lists_its_paths(lake_cli: Run, tmp_path: Path) -> None:
         lake_cli("put", "f", f"nyc/{branch}/same")
         lake_cli("commit", f"nyc/{branch}", "-m", branch)
     code, out, err = lake_cli("merge", "nyc/fix", "nyc/main")
-    assert (code, out) == (5, "conflict\tsame\n")
+    assert (code, out) == (5, "conflict\tsame\tboth sides added it differently\n")
     assert lake_cli("merge", "nyc/fix", "nyc/main", "--strategy", "sa=source-wins")[0] == 0
     assert lake_cli("cat", "nyc/main/same")[1] == "fix"
 

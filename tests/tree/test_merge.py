@@ -11,9 +11,16 @@ from tests.tree.trees import entry, identities, make, memory_trees, read, small_
 PATHS = st.integers(0, 30).map(lambda n: f"k{n:02d}")
 MODEL = st.dictionaries(PATHS, st.integers(0, 2).map(entry), max_size=25)
 Model = dict[str, Entry]
+DONE = {
+    (False, True, True): "both sides added it differently",
+    (True, True, True): "both sides changed it differently",
+    (True, False, True): "the source deleted it, and the branch changed it",
+    (True, True, False): "the branch deleted it, and the source changed it",
+}
+"""What a conflict says, by where the object is: in the base, the source, the branch."""
 
 
-def oracle(base: Model, source: Model, dest: Model) -> tuple[dict[str, object], list[str]]:
+def oracle(base: Model, source: Model, dest: Model) -> tuple[dict[str, object], list[tuple[str, str]]]:
     """Path by path, as the definition of a three-way merge says."""
     result: dict[str, object] = {}
     conflicts = []
@@ -24,7 +31,7 @@ def oracle(base: Model, source: Model, dest: Model) -> tuple[dict[str, object], 
             if d.get(path) == b.get(path):
                 ours = s.get(path)
             elif d.get(path) != s.get(path):
-                conflicts.append(path)
+                conflicts.append((path, DONE[path in b, path in s, path in d]))
         if ours is not None:
             result[path] = ours
     return result, conflicts
@@ -37,7 +44,7 @@ def test_a_merge_is_decided_path_by_path(base: Model, source: Model, dest: Model
         b, s, d = (make(store, model) for model in (base, source, dest))
         merged = merge(store, b, s, d, {})
         result, conflicts = oracle(base, source, dest)
-        assert merged.conflicts == conflicts
+        assert list(merged.conflicts.items()) == conflicts
         if not conflicts:
             assert identities(read(store, merged.tree)) == result
             assert merged.tree.id == make(memory_trees(), read(store, merged.tree)).id
@@ -51,16 +58,16 @@ def test_strategies_decide_conflicts_and_nothing_else(base: Model, source: Model
         plain, conflicts = oracle(base, source, dest)
         for strategy, winner in (("source-wins", source), ("dest-wins", dest)):
             merged = merge(store, b, s, d, {"": strategy})  # type: ignore[dict-item]
-            assert merged.conflicts == []
+            assert merged.conflicts == {}
             expected = dict(plain)
-            for path in conflicts:
+            for path, _ in conflicts:
                 expected.pop(path, None)
                 if path in winner:
                     expected[path] = winner[path].identity
             assert identities(read(store, merged.tree)) == expected
 
 
-def merged(base: Model, source: Model, dest: Model) -> tuple[dict[str, Entry], list[str]]:
+def merged(base: Model, source: Model, dest: Model) -> tuple[dict[str, Entry], dict[str, str]]:
     store = memory_trees()
     result = merge(store, make(store, base), make(store, source), make(store, dest), {})
     return read(store, result.tree), result.conflicts
@@ -70,14 +77,14 @@ def test_equal_content_under_another_path_is_another_object() -> None:
     empty, a = entry("empty"), entry("a")
     base = {"a": a, "z/_SUCCESS": empty}
     result, conflicts = merged(base, {**base, "y/_SUCCESS": empty}, {"a": a})
-    assert conflicts == []
+    assert conflicts == {}
     assert sorted(result) == ["a", "y/_SUCCESS"]
 
 
 def test_a_path_that_both_sides_add_differently_conflicts_even_if_it_equals_the_next_path_of_the_base() -> None:
     base = {"m": entry("next")}
     _, conflicts = merged(base, {"k": entry("next"), **base}, {"k": entry("other"), **base})
-    assert conflicts == ["k"]
+    assert conflicts == {"k": "both sides added it differently"}
 
 
 def test_the_longest_prefix_decides() -> None:

@@ -169,7 +169,8 @@ class BranchCell:
             break
         raise OutcomeUnknown(
             f"The reply to a change of branch {self.name!r} was lost, and it cannot be told whether it took effect.",
-            next="Look at `strandline log` and `strandline status`, then repeat the call if it did not.",
+            next=f"Look at `strandline log REPOSITORY/{self.name}` and `strandline status REPOSITORY/{self.name}`, "
+            "then repeat the call if it did not.",
         ) from first
 
     def _gone(self) -> BranchGone:
@@ -186,14 +187,14 @@ class BranchCell:
 def _not_found(name: str, record: RefRecord | None) -> RefNotFound:
     if isinstance(record, Deleted):
         return RefNotFound(
-            f"The {record.was} {name!r} was deleted.", next="`strandline branch list` shows what is left."
+            f"The {record.was} {name!r} was deleted.", next="`strandline branch list REPOSITORY` shows what is left."
         )
     if record is not None:
         return RefNotFound(
             f"{name!r} is a tag, not a branch.",
             next=Advice(
                 "Use repository.ref() to read it.",
-                command="Commands that change something take a branch; `strandline branch list` shows them.",
+                command="Commands that change something take a branch; `strandline branch list REPOSITORY` shows them.",
             ),
         )
-    return RefNotFound(f"There is no branch {name!r}.", next="`strandline branch list` shows the branches.")
+    return RefNotFound(f"There is no branch {name!r}.", next="`strandline branch list REPOSITORY` shows the branches.")

@@ -225,7 +225,7 @@ def _unknown(name: str, what: str) -> OutcomeUnknown:
     return OutcomeUnknown(
         what,
         safe=f"It is unknown whether the commit to {name!r} was made; nothing that was staged is lost.",
-        next="Look at `strandline log`, and commit again if it is not there.",
+        next="Look at `strandline log REPOSITORY/REF`, and commit again if it is not there.",
     )
 
 

@@ -120,7 +120,10 @@ class CommitLog:
         if record is None:
             raw = self.stores.kv.get(self.stores.records, KEY_PREFIX + id.encode())
             if raw is None:
-                raise RefNotFound(f"There is no commit {id}.", next="`strandline log` shows the commits of a branch.")
+                raise RefNotFound(
+                    f"There is no commit {id}.",
+                    next="`strandline log REPOSITORY/BRANCH` shows the commits of a branch.",
+                )
             record = decode(Commit, raw, f"commit {id}")
             if commit_id(record) != id or id_of(record.tree_ref) != record.tree_id:
                 raise Corrupted(

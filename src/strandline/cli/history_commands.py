@@ -176,7 +176,7 @@ def merge(
 
 
 def _columns(reasons: Mapping[str, str]) -> tuple[str, ...]:
-    return ("kind", "path", "reason") if any(reasons.values()) else ("kind", "path")
+    return ("kind", "path", "reason") if reasons else ("kind", "path")
 
 
 def _conflicts(reasons: Mapping[str, str]) -> list[dict[str, object]]:

@@ -111,7 +111,9 @@ def release(
 ) -> None:
     """End locks. A transaction that holds one is aborted: nothing of it will be published."""
     if bool(id) == bool(owner):
-        raise UsageError("Name ids or an --owner, and not both.", next="`strandline lock list` shows both.")
+        raise UsageError(
+            "Name ids or an --owner, and not both.", next="`strandline lock list REPOSITORY/BRANCH` shows both."
+        )
     with session(lake, as_json) as s:
         handle = s.branch(branch)
         chosen = [one for one in handle.locks if one.id in (id or ()) or one.owner == owner]
@@ -119,7 +121,9 @@ def release(
         if missing:
             handle.locks[missing[0]]
         if owner is not None and not chosen and owner not in s.repository(branch.partition("/")[0]).lock_owners:
-            raise UsageError(f"There is no owner {owner!r}.", next="`strandline lock owner list` lists them.")
+            raise UsageError(
+                f"There is no owner {owner!r}.", next="`strandline lock owner list REPOSITORY` lists them."
+            )
         for one in sorted(chosen, key=lambda one: not one.is_whole):
             if one.transaction is not None:
                 handle.transactions.abort(one.transaction)

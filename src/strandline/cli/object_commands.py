@@ -248,7 +248,7 @@ def rm(
         if not count:
             raise ObjectNotFound(
                 f"There is {'nothing below' if recursive else 'no object'} {path!r} on branch {branch.name!r}.",
-                next="`strandline ls` lists what there is.",
+                next="`strandline ls REPOSITORY/REF/` lists what there is.",
             )
         s.out.say(f"Deleted {counted(count, 'object')}.", {"deleted": count})
 

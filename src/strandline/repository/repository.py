@@ -145,7 +145,8 @@ class Repository:
                 f"{name!r} is not a branch.",
                 next=Advice(
                     "Use repository.ref() to read it.",
-                    command="Commands that change something take a branch; `strandline branch list` shows them.",
+                    command="Commands that change something take a branch; "
+                    f"`strandline branch list {self.name}` shows them.",
                 ),
             )
         return found

@@ -119,7 +119,8 @@ class ShardCatalog:
         if record is None:
             if schema is None and codec in CODECS and codec != JsonCodec.name:
                 raise ShardNotFound(
-                    f"There is no shard {name!r}.", next="`strandline shard list` shows them; a schema makes one."
+                    f"There is no shard {name!r}.",
+                    next="`strandline shard list REPOSITORY` shows them; a schema makes one.",
                 )
             # judged before anything is written: a name without a shard would be in everybody's way
             self._first(ShardRecord(ShardId(""), name, check_kind(consensus), 0), schema, key, codec)
@@ -156,7 +157,7 @@ class ShardCatalog:
         """End a shard and free its name."""
         raw, record = self._read(check_shard_name(name))
         if raw is None or record is None or record.is_deleted:
-            raise ShardNotFound(f"There is no shard {name!r}.", next="`strandline shard list` shows them.")
+            raise ShardNotFound(f"There is no shard {name!r}.", next="`strandline shard list REPOSITORY` shows them.")
         shard = self._opened(record)
         if shard._machine.find() is not None:
             shard.retire()

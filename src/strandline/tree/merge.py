@@ -29,10 +29,14 @@ Strategies = Mapping[str, Strategy]
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The merged tree, or the paths that both sides changed in different ways and no strategy decides."""
+    """The merged tree, or why there is none.
+
+    Attributes:
+        conflicts: by path, what both sides did to an object, where they differ and no strategy decides.
+    """
 
     tree: Tree
-    conflicts: list[str] = field(default_factory=list)
+    conflicts: dict[str, str] = field(default_factory=dict)
 
 
 def merge(store: TreeStore, base: Tree, source: Tree, dest: Tree, strategies: Strategies) -> Merged:
@@ -40,7 +44,7 @@ def merge(store: TreeStore, base: Tree, source: Tree, dest: Tree, strategies: St
 
     Conflicts are collected, not raised; a merge with conflicts still writes ranges that nobody will refer to.
     """
-    conflicts: list[str] = []
+    conflicts: dict[str, str] = {}
     with TreeBuilder(store, dest, source) as builder:
         for in_base, in_source, in_dest in segments(base, source, dest):
             if same_ranges(in_base, in_source) or same_ranges(in_source, in_dest):
@@ -60,7 +64,7 @@ def _merge_rows(
     builder: TreeBuilder,
     segment: tuple[list[RangeInfo], list[RangeInfo], list[RangeInfo]],
     strategies: Strategies,
-    conflicts: list[str],
+    conflicts: dict[str, str],
 ) -> None:
     base, source, dest = (concat([store.rows(info) for info in ranges]) for ranges in segment)
     wanted = compare_rows(base, source)
@@ -70,11 +74,14 @@ def _merge_rows(
     equal = same_identity(present, wanted.right)
     conflicting = ~untouched & ~equal
     take = untouched & ~equal
+    there = [
+        column(rows, "path").is_valid().to_numpy(zero_copy_only=False) for rows in (wanted.left, wanted.right, present)
+    ]
     for i in np.flatnonzero(conflicting):
         path = wanted.paths[int(i)].as_py()
         strategy = strategy_for(path, strategies)
         if strategy is None:
-            conflicts.append(path)
+            conflicts[path] = _both(*(bool(side[i]) for side in there))
         take[i] = strategy == "source-wins"
     ends = [ends_of_range(info, store.rows(info)) for info in segment[2]]
     chosen = np.flatnonzero(take)
@@ -83,6 +90,17 @@ def _merge_rows(
     dest_ends = np.concatenate(ends) if ends else np.zeros(0, np.bool_)
     rows, row_ends, _ = overlay_rows(dest, dest_ends, changes)
     builder.add_rows(rows, row_ends)
+
+
+def _both(in_base: bool, in_source: bool, in_dest: bool) -> str:
+    """What both sides did to an object that differs in them."""
+    if not in_base:
+        return "both sides added it differently"
+    if not in_source:
+        return "the source deleted it, and the branch changed it"
+    if not in_dest:
+        return "the branch deleted it, and the source changed it"
+    return "both sides changed it differently"
 
 
 def strategy_for(path: str, strategies: Strategies) -> Strategy | None:

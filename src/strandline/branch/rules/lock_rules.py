@@ -144,8 +144,8 @@ def range_locked(lock: LockRecord, name: str, what: str, how: str = "locked") ->
         owner=lock.owner,
         description=lock.description,
         lock_id=lock.id,
-        next=f"Wait until it is released. `strandline lock list` shows all locks of {name!r}; if {lock.owner!r} is "
-        "dead, `strandline lock release` ends its lock.",
+        next=f"Wait until it is released. `strandline lock list REPOSITORY/{name}` shows all locks of {name!r}; if "
+        f"{lock.owner!r} is dead, `strandline lock release REPOSITORY/{name} {lock.id}` ends its lock.",
     )
 
 
@@ -253,8 +253,8 @@ def _refuse_overlap(
             f"{told(request.ranges)} on branch {name!r} cannot be locked: {lock.owner!r} ({lock.description}) holds "
             f"{told(lock.ranges)}, lock {lock.id}.",
             next=Advice(
-                "Wait for it with timeout_s. `strandline lock list` shows all locks.",
-                command="Wait for it with --wait SECONDS. `strandline lock list` shows all locks.",
+                "Wait for it with timeout_s. `strandline lock list REPOSITORY/BRANCH` shows all locks.",
+                command="Wait for it with --wait SECONDS. `strandline lock list REPOSITORY/BRANCH` shows all locks.",
             ),
         )
     mine = [range for lock in kept if lock.id in own for range in lock.ranges]
@@ -398,7 +398,7 @@ def refuse_unheld(branch: BranchRecord, name: str, ids: Iterable[str]) -> None:
         raise LockLost(
             f"Lock {missing[0]} is not held on branch {name!r}: it has ended, or the id is wrong.",
             safe="Nothing that was to be changed under it is visible.",
-            next="Look at `strandline lock list`, then take the lock and begin again.",
+            next="Look at `strandline lock list REPOSITORY/BRANCH`, then take the lock and begin again.",
         )
 
 
@@ -457,5 +457,5 @@ def _locked_as_a_whole(whole: LockRecord, name: str) -> LockRejected:
 def _not_there(id: str, name: str) -> LockRejected:
     return LockRejected(
         f"There is no lock {id} on branch {name!r}: it has ended, or the id is wrong.",
-        next="`strandline lock list` shows all.",
+        next=f"`strandline lock list REPOSITORY/{name}` shows all.",
     )

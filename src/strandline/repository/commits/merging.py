@@ -36,7 +36,7 @@ class MergePreview(msgspec.Struct, frozen=True):
 
     Attributes:
         changes: of the branch; where there are conflicts, those beside them, as if the branch's side of each was taken.
-        conflicts: by path, what both sides did to a table or partition; "" for an object.
+        conflicts: by path, what both sides did to an object, a table or a partition.
     """
 
     changes: Diff
@@ -179,7 +179,10 @@ def _merged(settling: Settling, three: Three, decisions: Decisions, doing: str, 
     found = settling.settle(three, decisions)
     if not found.conflicts:
         return found.tree
-    shown = [_shown(path, why) for path, why in islice(found.conflicts.items(), PATHS_SHOWN)]
+    shown = [
+        f"{merging().described(path) if path in found.folders else repr(path)}: {why}"
+        for path, why in islice(found.conflicts.items(), PATHS_SHOWN)
+    ]
     more = len(found.conflicts) - len(shown)
     one = next(iter(found.conflicts))
     raise MergeConflict(
@@ -193,10 +196,6 @@ def _merged(settling: Settling, three: Three, decisions: Decisions, doing: str, 
             f"commit it, and use --take {one}=dest. --strategy takes one side of all conflicts.",
         ),
     )
-
-
-def _shown(path: str, why: str) -> str:
-    return f"{merging().described(path)}: {why}" if why else repr(path)
 
 
 def _new_head(tree: Tree, parents: tuple[Commit, ...], draft: Draft) -> NewHead:

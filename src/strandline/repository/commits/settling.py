@@ -86,11 +86,13 @@ class Settled:
     """The merged tree, or why there is none.
 
     Attributes:
-        conflicts: by path, which can be taken, what both sides did; "" for objects that differ.
+        conflicts: by path, which can be taken, what both sides did.
+        folders: those of the conflicts that are tables or partitions, not objects.
     """
 
     tree: Tree
     conflicts: dict[str, str]
+    folders: frozenset[str]
 
 
 class Settling:
@@ -121,8 +123,8 @@ class Settling:
             decided = self._with_records(decided, tables.records)
         merged = merge(self._trees, decided.base, decided.source, decided.dest, decisions.strategies)
         conflicts = dict(tables.clashes)
-        conflicts |= {path: "" for path in merged.conflicts if not tables.covers(path)}
-        return Settled(merged.tree, dict(sorted(conflicts.items())))
+        conflicts |= {path: why for path, why in merged.conflicts.items() if not tables.covers(path)}
+        return Settled(merged.tree, dict(sorted(conflicts.items())), frozenset(tables.clashes))
 
     def _refuse_nowhere(self, three: Three, take: Iterable[str]) -> None:
         """Refuse a path at which no side has anything: what was misspelled would decide nothing without a word."""

@@ -91,7 +91,7 @@ class Locks(OfBranch, Results[LockInfo]):
                 return found
         raise LockRejected(
             f"There is no lock {id} on branch {self._at.name!r}: it has ended, or the id is wrong.",
-            next="`strandline lock list` shows all.",
+            next=f"`strandline lock list {self._core.name}/{self._at.name}` shows all.",
         )
 
     def find(self, what: Ranges, owner: str | None = None) -> list[LockInfo]:
@@ -223,7 +223,7 @@ class Locks(OfBranch, Results[LockInfo]):
             if gone := [id for id in change.ids if id not in found]:
                 raise LockLost(
                     f"Lock {gone[0]} on branch {self._at.name!r} was taken, and ended from elsewhere at once.",
-                    next="Look at `strandline lock list`, then take it again.",
+                    next=f"Look at `strandline lock list {self._core.name}/{self._at.name}`, then take it again.",
                 )
         return [found[id] for id in change.ids]
 
@@ -341,7 +341,7 @@ def after_taking(on_dirty: OnDirty) -> Iterator[None]:
             error.what,
             safe=f"The lock was held, and uncommitted changes in its ranges were {done}; it is unknown whether the "
             "lock has ended.",
-            next=error.next or "Look at `strandline lock list`, then repeat the call.",
+            next=error.next or "Look at `strandline lock list REPOSITORY/BRANCH`, then repeat the call.",
         ) from error
 
 

@@ -273,7 +273,7 @@ def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:
 def delete_tag(core: RepositoryCore, name: str) -> None:
     raw, held = read_ref(core.stores, name)
     if raw is None or not isinstance(held, TagRecord):
-        raise RefNotFound(f"There is no tag {name!r}.", next="`strandline tag list` shows the tags.")
+        raise RefNotFound(f"There is no tag {name!r}.", next=f"`strandline tag list {core.name}` shows the tags.")
     _, settings = repository_record(core)
     if settings.read_only:
         refuse_blocked(_probe(settings, name), "stage", name)

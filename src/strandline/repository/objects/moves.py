@@ -47,7 +47,7 @@ def moved(
     if not found:
         raise ObjectNotFound(
             f"There is {'nothing below' if source.endswith('/') else 'no object'} {source!r} in {ref!r}.",
-            next="`strandline ls` lists what there is.",
+            next=f"`strandline ls {ref.place}/` lists what there is.",
         )
     changes = {path.encode(): encode_staged(TOMBSTONE) for path, _ in found} if is_rename else {}
     for path, entry in found:

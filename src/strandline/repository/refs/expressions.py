@@ -101,12 +101,12 @@ def _resolve_base(stores: Stores, commits: CommitLog, base: str, expression: str
             raise InvalidRef(f"{base!r} is the beginning of more than one commit id.", next="Give more digits.")
     if isinstance(record, Deleted):
         raise RefNotFound(
-            f"The {record.was} {base!r} was deleted.", next="`strandline branch list` shows what is left."
+            f"The {record.was} {base!r} was deleted.", next="`strandline branch list REPOSITORY` shows what is left."
         )
     of = "" if base == expression else f" (in {expression!r})"
     raise RefNotFound(
         f"There is no branch, tag or commit {base!r}{of}.",
-        next="`strandline branch list` and `strandline tag list` show what there is.",
+        next="`strandline branch list REPOSITORY` and `strandline tag list REPOSITORY` show what there is.",
     )
 
 
@@ -138,7 +138,9 @@ def _at_time(commits: CommitLog, record: Commit, moment: Microseconds, expressio
 
 
 def _too_far(expression: str, why: str) -> RefNotFound:
-    return RefNotFound(f"{expression!r} does not exist: {why}.", next="`strandline log` shows the history.")
+    return RefNotFound(
+        f"{expression!r} does not exist: {why}.", next="`strandline log REPOSITORY/BRANCH` shows the history."
+    )
 
 
 def parse_time(text: str, now: Microseconds) -> Microseconds:

@@ -192,7 +192,8 @@ class Ref:
                 f"Commit {self.commit_id[:12]} has expired, and the bytes of {info.path!r} were collected.",
                 next=Advice(
                     "Read a commit that is kept; pin one that has to be read for long: with ref.pin(): …",
-                    command="Read a commit that is kept; `strandline gc retention` says for how long that is.",
+                    command="Read a commit that is kept; "
+                    f"`strandline gc retention {self._core.name}` says for how long that is.",
                 ),
             )
         return ObjectMissing(

@@ -144,7 +144,10 @@ class Transactions(OfBranch, Results[TransactionInfo]):
     def _find(self, id: int) -> TransactionRecord:
         _, record = transactions.find_record(self._at.stores, self._at.branch_id, id)
         if record is None:
-            raise NotFound(f"Branch {self._at.name!r} has no transaction {id} on record.", next="`strandline tx list`.")
+            raise NotFound(
+                f"Branch {self._at.name!r} has no transaction {id} on record.",
+                next=f"`strandline tx list REPOSITORY/{self._at.name}` shows those that are.",
+            )
         return record
 
     @logged("abort transaction")

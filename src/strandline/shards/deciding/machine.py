@@ -123,7 +123,7 @@ class Machine:
         found = self._read(self._state)
         if found is None:
             raise ShardNotFound(
-                f"There is no shard {self.place.shard!r}.", next="`strandline shard list` shows the shards."
+                f"There is no shard {self.place.shard!r}.", next="`strandline shard list REPOSITORY` shows the shards."
             )
         return self._learn(found)
 
