@@ -39,6 +39,7 @@ NAMES = (
     "shards",
     "shard_service",
     "shard_streams",
+    "commands",
 )
 HERE = Path(__file__).parent
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -103,9 +102,11 @@ class Results(ABC, Generic[Row]):
         return "\n".join(lines + ["…"] * has_more)
 
     def _repr_html_(self) -> str:
+        from html import escape  # noqa: PLC0415 - only notebooks show it, and its table of names is long
+
         rows, has_more = self._shown()
-        head = "".join(f"<th>{html.escape(title)}</th>" for title in self._titles)
-        body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+        head = "".join(f"<th>{escape(title)}</th>" for title in self._titles)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
         more = f'<tr><td colspan="{len(self._titles)}">…</td></tr>' if has_more else ""
         return f"<table><thead><tr>{head}</tr></thead><tbody>{body}{more}</tbody></table>"
 
