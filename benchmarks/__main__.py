@@ -87,10 +87,13 @@ def in_a_process_of_its_own(name: str) -> dict[str, Any]:
 
 
 def version() -> str:
-    """The commit that is measured."""
-    command = ["git", "describe", "--always", "--dirty", "--exclude", "*"]
-    done = subprocess.run(command, cwd=HERE, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
+    """The commit that is measured; with "-dirty" if files differ from it, beside those that benchmarks write."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True).stdout.strip()
+
+    is_dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/", ":/!benchmarks/results.*")
+    return (git("rev-parse", "--short", "HEAD") or "unknown") + "-dirty" * bool(is_dirty)
 
 
 def line(row: Row) -> str:
