@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import strandline
 from benchmarks.harness import Result, folder, result, seconds
+from strandline import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from strandline import Table
 
 FILES = (10, 1_000, 10_000)
 S3_FILES = (10, 200)
@@ -85,7 +85,7 @@ def _planning(spark: SparkSession, table: Table, count: int) -> list[Result]:
     frame = spark.range(count).selectExpr("id", "id % 10 AS k")
     table.write(frame.repartition(max(1, count // 100)), options={"maxRecordsPerFile": "1"})
     table.ref.commit(f"{count} files")  # type: ignore[attr-defined]
-    table = table.ref._other("main@").table(table.path)
+    table = Table(table.ref._other("main@"), table.path)
     files = table.files()
     store = table.ref._core.resolver.namespace
     directory = str(Path(store.local_path(files[0].info.physical_address) or "").parent)

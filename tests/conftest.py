@@ -53,7 +53,7 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _nothing_by_chance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that count calls, or act at one, must not meet a sweep or a compaction that began beside them."""
-    monkeypatch.setattr("strandline.repository.core.repository_core.SWEEP_EVERY_COMMITS", 1 << 60)
+    monkeypatch.setattr("strandline.core.repository_core.SWEEP_EVERY_COMMITS", 1 << 60)
     monkeypatch.setattr("strandline.branch.sensor.TOMBSTONES", 1 << 60)
     monkeypatch.setattr("strandline.branch.sensor.SEALED_TOKENS", 1 << 60)
 

@@ -1,4 +1,4 @@
-"""The one door to tables and engines: by name, ours first, then those of installed packages."""
+"""The one door to engines: by name, ours first, then those of installed packages."""
 
 from __future__ import annotations
 
@@ -33,6 +33,5 @@ def test_an_engine_whose_package_is_missing_says_what_to_install(monkeypatch: py
 
 
 def test_our_engines_have_what_the_protocols_name() -> None:
-    assert isinstance(engines.tables().Table, type)
     spark = engines.engine("spark")
     assert all(callable(getattr(spark, name)) for name in ("read_table", "write_table", "marker", "copier"))

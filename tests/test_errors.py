@@ -13,6 +13,7 @@ import pytest
 
 import strandline
 from strandline import errors
+from strandline.core.record import PARTITION, RepositoryRecord
 from strandline.envelope import FORMAT_VERSION, decode, encode
 from strandline.errors import TABLE, NewerFormat, StrandlineError, kind_of
 from strandline.ids import RepositoryId
@@ -20,7 +21,6 @@ from strandline.kv import open_store
 from strandline.kv.memory import MemoryStore
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
-from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.repository.repository import Repository
 
 

@@ -178,7 +178,7 @@ NEVER_A_COMMAND = (
     *(
         "blob/remote.py",
         "lake.py",
-        "repository/core/texts.py",
+        "core/texts.py",
         "repository/jobs/moving.py",
         "repository/locks/locks.py",
     ),

@@ -17,8 +17,8 @@ from strandline.errors import InvalidName, InvalidSettings, LakeNotFound
 from strandline.kv.network_fs import network_file_system
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
-from strandline.repository.refs.results import Results
 from strandline.repository.repository import Repository
+from strandline.results.rows import Results
 from strandline.settings import find_settings
 from tests.harness.clients import entry
 

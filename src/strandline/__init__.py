@@ -71,6 +71,10 @@ if TYPE_CHECKING:
     from strandline.branch.locking import OnDirty
     from strandline.branch.rules.ranges import Range
     from strandline.branch.rules.record import HeadMove, LockMode, LockRecord
+    from strandline.core.overwrite import IfChanged, Overwrite
+    from strandline.core.record import LockOwner, Protection, RepositoryRecord
+    from strandline.core.retention import Retention
+    from strandline.core.upload import Content
     from strandline.ids import BranchId, CommitId
     from strandline.lake import Lake, Repositories
     from strandline.progress import Progress
@@ -78,8 +82,6 @@ if TYPE_CHECKING:
     from strandline.repository.commits.importing import ImportResult
     from strandline.repository.commits.merging import MergePreview
     from strandline.repository.commits.settling import Appended, MergeStrategy, Side
-    from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
-    from strandline.repository.core.retention import Retention
     from strandline.repository.feed import Feed
     from strandline.repository.jobs.range_job import RangeResult
     from strandline.repository.jobs.range_jobs import RangeJobs
@@ -87,14 +89,9 @@ if TYPE_CHECKING:
     from strandline.repository.locks.locks import LockInfo, LockRequest, Locks, Ranges
     from strandline.repository.locks.owners import LockOwners, OwnerInfo
     from strandline.repository.locks.whole_repository import RepositoryLock
-    from strandline.repository.objects.upload import Content
-    from strandline.repository.objects.writable import IfChanged, Overwrite, Writable
-    from strandline.repository.refs.differences import Change, Diff
-    from strandline.repository.refs.history import Log
-    from strandline.repository.refs.listing import Listing
+    from strandline.repository.objects.writable import Writable
     from strandline.repository.refs.ref import Ref
     from strandline.repository.refs.reflog import Reflog
-    from strandline.repository.refs.results import CommonPrefix, ObjectInfo
     from strandline.repository.repository import NamedRef, RefList, Repository
     from strandline.repository.transactions.operators import TransactionInfo, Transactions, WriterInfo, Writers
     from strandline.repository.transactions.options import OnStaged
@@ -104,6 +101,10 @@ if TYPE_CHECKING:
     from strandline.repository.upkeep.gc import GarbageCollection
     from strandline.repository.upkeep.repair import Mended
     from strandline.repository.upkeep.upgrade import Upgraded
+    from strandline.results.differences import Change, Diff
+    from strandline.results.history import Log
+    from strandline.results.listing import Listing
+    from strandline.results.rows import CommonPrefix, ObjectInfo
     from strandline.shards.shard import Shard
     from strandline.shards.state.frontier import Antichain
     from strandline.tables.history import TableChange, TableHistory
@@ -120,13 +121,13 @@ _LAZY = {
     "Antichain": "strandline.shards.state.frontier",
     "Branch": "strandline.repository.branch",
     "BranchId": "strandline.ids",
-    "Change": "strandline.repository.refs.differences",
+    "Change": "strandline.results.differences",
     "Commit": "strandline.branch.commits",
     "CommitId": "strandline.ids",
-    "CommonPrefix": "strandline.repository.refs.results",
+    "CommonPrefix": "strandline.results.rows",
     "Compaction": "strandline.branch.compaction",
-    "Content": "strandline.repository.objects.upload",
-    "Diff": "strandline.repository.refs.differences",
+    "Content": "strandline.core.upload",
+    "Diff": "strandline.results.differences",
     "Entry": "strandline.tree.rows",
     "Feed": "strandline.repository.feed",
     "FsckReport": "strandline.repository.upkeep.fsck",
@@ -134,19 +135,19 @@ _LAZY = {
     "GarbagePlace": "strandline.repository.upkeep.garbage",
     "GarbagePlan": "strandline.repository.upkeep.garbage",
     "HeadMove": "strandline.branch.rules.record",
-    "IfChanged": "strandline.repository.objects.writable",
+    "IfChanged": "strandline.core.overwrite",
     "ImportResult": "strandline.repository.commits.importing",
     "Lake": "strandline.lake",
-    "Listing": "strandline.repository.refs.listing",
+    "Listing": "strandline.results.listing",
     "LockInfo": "strandline.repository.locks.locks",
     "LockMode": "strandline.branch.rules.record",
-    "LockOwner": "strandline.repository.core.record",
+    "LockOwner": "strandline.core.record",
     "LockOwners": "strandline.repository.locks.owners",
     "LockRecord": "strandline.branch.rules.record",
     "LockRequest": "strandline.repository.locks.locks",
     "LockedTransaction": "strandline.repository.locks.held",
     "Locks": "strandline.repository.locks.locks",
-    "Log": "strandline.repository.refs.history",
+    "Log": "strandline.results.history",
     "Manifest": "strandline.backup.layout",
     "Mended": "strandline.repository.upkeep.repair",
     "Appended": "strandline.repository.commits.settling",
@@ -154,14 +155,14 @@ _LAZY = {
     "MergeStrategy": "strandline.repository.commits.settling",
     "Side": "strandline.repository.commits.settling",
     "NamedRef": "strandline.repository.repository",
-    "ObjectInfo": "strandline.repository.refs.results",
+    "ObjectInfo": "strandline.results.rows",
     "OnDirty": "strandline.branch.locking",
     "OnStaged": "strandline.repository.transactions.options",
     "OptionValue": "strandline.tables.record",
-    "Overwrite": "strandline.repository.objects.writable",
+    "Overwrite": "strandline.core.overwrite",
     "OwnerInfo": "strandline.repository.locks.owners",
     "Progress": "strandline.progress",
-    "Protection": "strandline.repository.core.record",
+    "Protection": "strandline.core.record",
     "Range": "strandline.branch.rules.ranges",
     "RangeJobs": "strandline.repository.jobs.range_jobs",
     "RangeResult": "strandline.repository.jobs.range_job",
@@ -172,8 +173,8 @@ _LAZY = {
     "Repositories": "strandline.lake",
     "Repository": "strandline.repository.repository",
     "RepositoryLock": "strandline.repository.locks.whole_repository",
-    "RepositoryRecord": "strandline.repository.core.record",
-    "Retention": "strandline.repository.core.retention",
+    "RepositoryRecord": "strandline.core.record",
+    "Retention": "strandline.core.retention",
     "SavedBranch": "strandline.backup.layout",
     "SavedRepository": "strandline.backup.layout",
     "SchemaChange": "strandline.tables.record",

@@ -1,7 +1,7 @@
-"""The one door to what stands above the repository: tables, and the engines that read and write them.
+"""The one door to engines that read and write outside of this process, such as Spark.
 
-A branch opens tables, the collector lets Spark read metadata, range jobs let Spark copy bytes. None of them may import
-these rooms, which import them. So they are loaded by name, here and nowhere else.
+Tables let Spark read and write rows, the collector lets it read metadata, range jobs let it copy bytes. None of them
+may import its room, which imports them. So engines are loaded by name, here and nowhere else.
 """
 
 from __future__ import annotations
@@ -15,49 +15,8 @@ ENTRY_POINT_GROUP = "strandline.engines"
 """Entry points of this group map the name of an engine to a module or an object that has its functions."""
 
 _OURS = {
-    "tables": ("strandline.tables.table", ""),
-    "merging": ("strandline.tables.merging", ""),
     "spark": ("strandline.spark", "spark"),
 }
-
-
-class Tables(Protocol):
-    """What the engine "tables" has."""
-
-    def Table(self, ref: Any, path: str) -> Any:  # noqa: N802 - the class itself
-        """The table at a path of a ref."""
-
-    def find_tables(self, ref: Any, prefix: str) -> Any:
-        """The tables of a ref below a prefix."""
-
-
-class Merging(Protocol):
-    """What a merge asks of tables: see `tables.merging`."""
-
-    @property
-    def Clash(self) -> type[Exception]:  # noqa: N802 - the class itself
-        """Raised where two records cannot become one; says why."""
-
-    def special(self, paths: Any) -> Any:
-        """Which paths of an Arrow array are records of tables, or marks of overwrites."""
-
-    def table_of(self, path: str) -> str | None:
-        """The table whose record an object is."""
-
-    def folder_of(self, path: str) -> str | None:
-        """The table or partition in which an overwrite left a mark."""
-
-    def are_rows(self, path: str, folder: str) -> bool:
-        """Whether an object below a table or partition may hold rows."""
-
-    def described(self, folder: str) -> str:
-        """A table or partition in words."""
-
-    def extends(self, before: bytes, after: bytes) -> bool:
-        """Whether a record reads what was written by an earlier one."""
-
-    def merged_record(self, path: str, base: bytes | None, source: bytes, dest: bytes) -> bytes:
-        """The record that holds the changes of both sides."""
 
 
 class Engine(Protocol):
@@ -80,14 +39,6 @@ class Engine(Protocol):
 
     def copier(self, session: Any) -> Any:
         """The `Copier` of a range job that copies bytes in this engine."""
-
-
-def tables() -> Tables:
-    return cast("Tables", load("tables"))
-
-
-def merging() -> Merging:
-    return cast("Merging", load("merging"))
 
 
 def engine(name: str) -> Engine:

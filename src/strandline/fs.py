@@ -21,14 +21,14 @@ from fsspec.transaction import Transaction
 
 import strandline
 from strandline import forks
+from strandline.core.upload import ObjectWriter, upload
 from strandline.errors import InvalidSettings, NotAllowed, NotFound, PreconditionFailed, StrandlineError, UsageError
 from strandline.lake import Lake
 from strandline.places import Place
 from strandline.redaction import SecretUrl, without_secrets
 from strandline.repository.branch import Branch
-from strandline.repository.objects.upload import ObjectWriter, upload
 from strandline.repository.refs.ref import Ref
-from strandline.repository.refs.results import CommonPrefix, ObjectInfo
+from strandline.results.rows import CommonPrefix, ObjectInfo
 from strandline.tree.rows import Entry
 
 Detail = dict[str, Any]

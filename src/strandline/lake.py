@@ -23,6 +23,9 @@ from strandline.blob.fallback import FallbackBlobs
 from strandline.branch.commits import CommitLog
 from strandline.branch.stores import Stores
 from strandline.clock import Clock, SystemClock, backoff_s
+from strandline.core.namespace import adopt, drop_reader
+from strandline.core.record import PARTITION, RepositoryRecord
+from strandline.core.repository_core import RepositoryCore
 from strandline.envelope import FORMAT_VERSION, decode
 from strandline.errors import (
     AlreadyExists,
@@ -38,9 +41,6 @@ from strandline.kv.tenant import TenantStore
 from strandline.opening import LAKES, ROOT, LakeRecord, open_metadata
 from strandline.operations import logged, warning
 from strandline.progress import Progress, no_progress
-from strandline.repository.core.namespace import adopt, drop_reader
-from strandline.repository.core.record import PARTITION, RepositoryRecord
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.handles import open_ref
 from strandline.repository.names.repositories import (
     create_repository,
@@ -48,10 +48,10 @@ from strandline.repository.names.repositories import (
     find_repository,
     list_repositories,
 )
-from strandline.repository.refs.results import Results
 from strandline.repository.repository import Repository
 from strandline.repository.upkeep.repair import Mended, repair
 from strandline.repository.upkeep.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
+from strandline.results.rows import Results
 from strandline.settings import Settings, current_user, portable
 from strandline.tree.store import TreeStore
 

@@ -10,12 +10,12 @@ import msgspec
 from strandline.blob import BlobStore
 from strandline.blob import open_store as open_blobs
 from strandline.clock import Clock
+from strandline.core.namespace import MARKER, read_marker
 from strandline.envelope import FORMAT_VERSION, decode, encode
 from strandline.errors import Advice, InvalidSettings, LakeNotFound, StoreUnavailable, some_paths
 from strandline.ids import new_id
 from strandline.kv import ABSENT, PredicateFailed, Store, open_store
 from strandline.kv.tenant import TenantStore
-from strandline.repository.core.namespace import MARKER, read_marker
 from strandline.settings import DEFAULT_TENANT, METADATA_FILE, Settings
 
 ROOT = b"lake", b"format"

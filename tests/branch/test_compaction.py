@@ -346,7 +346,7 @@ def test_a_listing_that_skips_deletions_begins_a_compaction_in_the_background(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("strandline.branch.sensor.TOMBSTONES", 100)
-    monkeypatch.setattr("strandline.repository.core.repository_core.COMPACT_AFTER_S", 0.01)
+    monkeypatch.setattr("strandline.core.repository_core.COMPACT_AFTER_S", 0.01)
     with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
         main = lake.repository("nyc", create=True).branch("main")
         main.stage_each([(f"k{i:03d}", entry(i)) for i in range(300)])
@@ -362,7 +362,7 @@ def test_a_listing_that_skips_deletions_begins_a_compaction_in_the_background(
 
 def test_compaction_can_be_switched_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("strandline.branch.sensor.TOMBSTONES", 1)
-    monkeypatch.setattr("strandline.repository.core.repository_core.COMPACT_AFTER_S", 0)
+    monkeypatch.setattr("strandline.core.repository_core.COMPACT_AFTER_S", 0)
     with strandline.open(tmp_path / "lake", create=True, synced=False, compaction=False) as lake:
         main = lake.repository("nyc", create=True).branch("main")
         main.delete_many([f"k{i}" for i in range(50)])

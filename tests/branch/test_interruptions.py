@@ -140,8 +140,8 @@ def test_a_failing_sweep_does_not_fail_a_commit(one: Client, monkeypatch: pytest
         swept.set()
         raise StoreUnavailable("planted", happened="no")
 
-    monkeypatch.setattr("strandline.repository.core.repository_core.SWEEP_EVERY_COMMITS", 0)
-    monkeypatch.setattr("strandline.repository.core.repository_core.sweep", fail)
+    monkeypatch.setattr("strandline.core.repository_core.SWEEP_EVERY_COMMITS", 0)
+    monkeypatch.setattr("strandline.core.repository_core.sweep", fail)
     link(one.main, "a", 1)
     one.main.commit("first")
     assert swept.wait(10)

@@ -16,15 +16,15 @@ import pytest
 
 import strandline
 from strandline.blob.local import INCOMING, LocalBlobStore
+from strandline.core import namespace as namespaces
+from strandline.core import promises
+from strandline.core.namespace import MARKER, READERS, read_marker
+from strandline.core.promises import Condemned
 from strandline.envelope import encode
 from strandline.errors import AlreadyExists, Contention, LakeNotFound, NotAllowed, ObjectMissing, UsageError
 from strandline.ids import new_id
 from strandline.lake import Lake
 from strandline.opening import LAKES
-from strandline.repository.core import namespace as namespaces
-from strandline.repository.core import promises
-from strandline.repository.core.namespace import MARKER, READERS, read_marker
-from strandline.repository.core.promises import Condemned
 from strandline.repository.repository import Repository
 from strandline.repository.upkeep.garbage import Collector
 

@@ -20,14 +20,14 @@ from strandline.branch.reflog import Block
 from strandline.branch.rules.record import BranchRecord, Deleted, HeadMove, LockRecord, TagRecord, Waiting, WriterRecord
 from strandline.branch.token_queue import QueueItem
 from strandline.branch.transactions import Repeat, TransactionRecord
+from strandline.core.promises import Condemned, Expired, Link, Pin
+from strandline.core.record import LockOwner, Protection, RepositoryRecord
+from strandline.core.retention import Retention
 from strandline.envelope import decode, encode
 from strandline.errors import StrandlineError, UsageError
 from strandline.ids import BranchId, CommitId, StagingToken
 from strandline.lake import Lake
 from strandline.opening import LakeRecord
-from strandline.repository.core.promises import Condemned, Expired, Link, Pin
-from strandline.repository.core.record import LockOwner, Protection, RepositoryRecord
-from strandline.repository.core.retention import Retention
 from strandline.tree.rows import Entry, check_one, check_staged, decode_staged
 
 KINDS = (

@@ -24,8 +24,8 @@ from strandline.errors import (
 )
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
-from strandline.repository.refs.results import CommonPrefix
 from strandline.repository.repository import Repository
+from strandline.results.rows import CommonPrefix
 from strandline.tree.rows import Entry
 from tests.conftest import names
 from tests.harness.clients import entry
@@ -199,7 +199,7 @@ def test_a_listing_takes_prefix_delimiter_after_and_amount(main: Branch) -> None
 
 
 def test_a_listing_over_many_windows_equals_a_sorted_list(main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
-    from strandline.repository.refs import listing
+    from strandline.results import listing
 
     monkeypatch.setattr(listing, "WINDOW_ROWS", 7)
     monkeypatch.setattr(listing, "FIRST_WINDOW_ROWS", 3)
@@ -340,7 +340,7 @@ def test_handles_that_were_pickled_before_the_rooms_open_still(main: Branch, rep
     moved = {
         "strandline.repository.refs.ref": "strandline.repository.ref",
         "strandline.repository.refs.expressions": "strandline.repository.expressions",
-        "strandline.repository.core.repository_core": "strandline.repository.core",
+        "strandline.core.repository_core": "strandline.repository.core",
     }
 
     def old(handle: object) -> bytes:

@@ -9,10 +9,10 @@ import pytest
 
 from strandline.branch.attach import attach_changes
 from strandline.branch.rules.lock_rules import locks_of
+from strandline.core import namespace, promises
+from strandline.core.record import blocked_actions
+from strandline.core.retention import DAY_US, Retention
 from strandline.errors import BranchProtected, NotAllowed, OutcomeUnknown, StoreUnavailable, StrandlineError
-from strandline.repository.core import namespace, promises
-from strandline.repository.core.record import blocked_actions
-from strandline.repository.core.retention import DAY_US, Retention
 from strandline.repository.names import branches
 from strandline.repository.names.settings import change_settings
 from strandline.repository.upkeep.garbage import Collector

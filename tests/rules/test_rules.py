@@ -18,12 +18,12 @@ from strandline.branch.attempts import update
 from strandline.branch.rules import writers
 from strandline.branch.rules.record import BranchRecord, WriterRecord, seal
 from strandline.branch.view import uncommitted
+from strandline.core import promises
+from strandline.core.retention import DAY_US
 from strandline.envelope import decode, encode
 from strandline.errors import Conflict, ObjectMissing, StoreUnavailable
 from strandline.ids import StagingToken, new_id
 from strandline.kv.memory import MemoryStore
-from strandline.repository.core import promises
-from strandline.repository.core.retention import DAY_US
 from strandline.repository.transactions.claims import Claims
 from strandline.repository.upkeep.garbage import Collector
 from strandline.shards.log.blob_consensus import BlobConsensus

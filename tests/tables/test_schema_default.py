@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 import strandline
+from strandline.core.upload import upload
 from strandline.errors import Conflict, MergeConflict, NewerFormat, SchemaMismatch, TableNotFound, UsageError
 from strandline.repository.branch import Branch
-from strandline.repository.objects.upload import upload
 from strandline.repository.repository import Repository
 from strandline.tables.record import FORMAT_VERSION, RECORD_NAME, TableRecord, decode_record, encode_record
 from strandline.tables.table import Table

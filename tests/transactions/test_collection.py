@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from strandline.core import promises
 from strandline.errors import CommitExpired, Contention, ObjectMissing, UsageError
-from strandline.repository.core import promises
 from strandline.repository.transactions.transaction import Transaction
 from strandline.repository.upkeep.garbage import DELETE_KEYS, GarbagePlan
 from strandline.testing.clock import ManualClock
@@ -45,8 +45,8 @@ def test_n11_the_deadlist_of_a_committed_one_is_deleted_but_never_what_is_referr
         live = tx.put("b", b"3").physical_address
     assert tx.result.leftovers == 1
     # a deadlist that names more than it should, and what is gone already
-    from strandline.repository.core.manifest import encode_deadlist
-    from strandline.repository.core.physical import transaction_folder
+    from strandline.core.manifest import encode_deadlist
+    from strandline.core.physical import transaction_folder
 
     other = put(first, "other")
     folder = transaction_folder(first.main.branch_id, tx.id)

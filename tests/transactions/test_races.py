@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from strandline.core import promises
+from strandline.core.retention import Retention
 from strandline.errors import CommitExpired, Conflict, Contention, ObjectMissing, ObjectNotFound, StrandlineError
 from strandline.kv.memory import MemoryStore
-from strandline.repository.core import promises
-from strandline.repository.core.retention import Retention
 from strandline.repository.transactions.transaction import Transaction
 from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.clock import ManualClock

@@ -10,7 +10,7 @@ import pytest
 from strandline.errors import Conflict, ObjectNotFound, PreconditionFailed, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.objects.writable import Writable
-from strandline.repository.refs.results import ObjectInfo
+from strandline.results.rows import ObjectInfo
 
 Work = Callable[[Writable], object]
 

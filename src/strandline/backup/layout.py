@@ -20,9 +20,9 @@ import msgspec
 
 from strandline.blob import BlobNotFound, BlobStore
 from strandline.clock import Microseconds
+from strandline.core.record import RepositoryRecord
 from strandline.errors import Corrupted, NewerFormat, NotFound
 from strandline.ids import CommitId, RepositoryId
-from strandline.repository.core.record import RepositoryRecord
 
 FORMAT_VERSION = 1
 MANIFEST = "strandline-backup.json"

@@ -26,14 +26,14 @@ from strandline.blob import BlobStore
 from strandline.blob.fallback import FallbackBlobs
 from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord
 from strandline.branch.stores import Stores
+from strandline.core import namespace
+from strandline.core.record import PARTITION, RepositoryRecord
 from strandline.envelope import decode, encode
 from strandline.errors import Advice, AlreadyExists, Conflict, Corrupted
 from strandline.ids import StagingToken, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.parallel import in_parallel
 from strandline.progress import Progress
-from strandline.repository.core import namespace
-from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.repository.names.repositories import read_record
 
 MakeStores = Callable[[RepositoryRecord], Stores]

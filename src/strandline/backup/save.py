@@ -39,13 +39,13 @@ from strandline.branch.staged import staged_window
 from strandline.branch.stores import Stores
 from strandline.branch.view import consistently
 from strandline.clock import Microseconds
+from strandline.core.promises import expired, expired_pair
+from strandline.core.record import RepositoryRecord
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, BranchGone, Corrupted, NotFound, ObjectMissing
 from strandline.ids import CommitId, new_id
 from strandline.parallel import in_parallel
 from strandline.progress import Progress
-from strandline.repository.core.promises import expired, expired_pair
-from strandline.repository.core.record import RepositoryRecord
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import changes_from_staged, column
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore

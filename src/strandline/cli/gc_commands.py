@@ -11,9 +11,9 @@ import typer
 
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.core.retention import GRACE_DAYS, Retention
 from strandline.errors import UsageError
 from strandline.progress import Progress
-from strandline.repository.core.retention import GRACE_DAYS, Retention
 from strandline.repository.upkeep.garbage import GarbagePlan
 
 app = typer.Typer(name="gc", help="Collect what nothing refers to, beside all other work.")

@@ -23,7 +23,7 @@ from strandline.cli.session import (
 )
 from strandline.errors import MergeConflict, UsageError
 from strandline.places import place_on_a_ref
-from strandline.repository.refs.differences import Diff
+from strandline.results.differences import Diff
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
 RefArgument = Annotated[str, typer.Argument(help="repository/ref", autocompletion=complete_place)]

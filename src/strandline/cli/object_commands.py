@@ -29,7 +29,7 @@ from strandline.places import place_on_a_ref
 from strandline.repository.branch import Branch
 from strandline.repository.refs.exporting import local_only
 from strandline.repository.refs.ref import Ref
-from strandline.repository.refs.results import CommonPrefix, ObjectInfo
+from strandline.results.rows import CommonPrefix, ObjectInfo
 
 PlaceArgument = Annotated[str, typer.Argument(help="repository/ref/path", autocompletion=complete_place)]
 

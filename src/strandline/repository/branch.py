@@ -16,6 +16,9 @@ from strandline.branch.locking import LOCK_PATIENCE_S, OnDirty
 from strandline.branch.reflog import read_moves
 from strandline.branch.rules.ranges import as_ranges
 from strandline.branch.rules.record import COOL_DOWN_S, LockMode
+from strandline.core.node import this_thread
+from strandline.core.promises import pinned
+from strandline.core.upload import upload
 from strandline.errors import UsageError
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
@@ -23,13 +26,11 @@ from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.importing import ImportResult, import_objects
 from strandline.repository.commits.merging import MergePreview, merge_into, preview_merge, replay
 from strandline.repository.commits.settling import Appended, MergeStrategy, Side, check_decisions
-from strandline.repository.core.promises import pinned
 from strandline.repository.jobs.range_jobs import RangeJobs
 from strandline.repository.locks.held import LockedTransaction, LockOptions
 from strandline.repository.locks.locks import Locks, Ranges, check_ids
 from strandline.repository.names.branches import create_branch
 from strandline.repository.objects.staged_writes import StagedWrites
-from strandline.repository.objects.upload import upload
 from strandline.repository.refs.exporting import check_local
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.reflog import Reflog
@@ -348,6 +349,9 @@ class Branch(StagedWrites):
     def transactions(self) -> Transactions:
         """The transactions on record, and what an operator can do to them."""
         return Transactions(self._core, self._at)
+
+    def _published(self, writer: str | None, message: str) -> Transaction:
+        return self.transaction(writer or this_thread(), message)
 
     @property
     def feed(self) -> Feed:

@@ -15,11 +15,11 @@ from strandline.arguments import checked
 from strandline.branch.at import BranchAt
 from strandline.branch.reflog import read_moves
 from strandline.branch.rules.record import BranchRecord, HeadMove
+from strandline.core.of_branch import OfBranch
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import Advice, Conflict, OutcomeUnknown, UpperMismatch, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
-from strandline.repository.core.of_branch import OfBranch
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.shards.handles.writer import Writer
 from strandline.shards.rows.codec import TIME
 from strandline.shards.rows.updates import concatenated

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from strandline.core.repository_core import RepositoryCore
 from strandline.repository.branch import Branch
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.expressions import Target, resolve
 from strandline.repository.refs.ref import Ref, StagedRef
 

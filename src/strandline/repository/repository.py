@@ -16,19 +16,19 @@ from strandline.branch.locking import OnDirty
 from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord, TagRecord
 from strandline.branch.token_queue import PRIVATE_AFTER_S, SWEEP_AFTER_S, SWEEP_AGAIN_AFTER_S, sweep
 from strandline.clock import from_us
-from strandline.errors import Advice, NotAllowed, RefNotFound, UsageError
-from strandline.ids import CommitId
-from strandline.operations import logged
-from strandline.progress import Progress, no_progress
-from strandline.repository.branch import Branch
-from strandline.repository.core.record import (
+from strandline.core.record import (
     DEFAULT_PROTECTION,
     MAX_PROTECTIONS,
     Protection,
     RepositoryRecord,
     check_protection,
 )
-from strandline.repository.core.repository_core import RepositoryCore
+from strandline.core.repository_core import RepositoryCore
+from strandline.errors import Advice, NotAllowed, RefNotFound, UsageError
+from strandline.ids import CommitId
+from strandline.operations import logged
+from strandline.progress import Progress, no_progress
+from strandline.repository.branch import Branch
 from strandline.repository.locks.owners import LockOwners
 from strandline.repository.locks.whole_repository import RepositoryLock, release_repository
 from strandline.repository.names.branches import (
@@ -40,9 +40,9 @@ from strandline.repository.names.branches import (
     repository_record,
 )
 from strandline.repository.names.settings import change_settings
-from strandline.repository.refs.history import merge_base
 from strandline.repository.refs.ref import Ref
-from strandline.repository.refs.results import Results
+from strandline.results.history import merge_base
+from strandline.results.rows import Results
 
 if TYPE_CHECKING:
     from strandline.repository.upkeep.fsck import FsckReport

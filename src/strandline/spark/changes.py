@@ -13,8 +13,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from strandline.errors import CommitExpired, InvalidRef, RefNotFound, TableNotFound
 from strandline.repository.branch import Branch
 from strandline.repository.feed import SCHEMA
-from strandline.repository.refs.results import ObjectInfo
 from strandline.repository.repository import Repository
+from strandline.results.rows import ObjectInfo
 from strandline.shards.rows.codec import DIFF
 from strandline.shards.rows.updates import update_schema
 from strandline.spark.read import scan_files

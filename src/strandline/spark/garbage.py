@@ -8,9 +8,9 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import StorageError
 from strandline.progress import Progress
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.upkeep.files import Files
 from strandline.repository.upkeep.garbage import Marker
 from strandline.spark.read import LISTING_PARALLELISM, LISTING_TASKS

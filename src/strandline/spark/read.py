@@ -21,10 +21,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StringType, StructField, StructType
 
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
+from strandline.core.physical import PHYSICAL_ROOT
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import InvalidSettings, StorageError, StoreUnavailable, StrandlineError, UsageError
 from strandline.parallel import in_parallel
-from strandline.repository.core.physical import PHYSICAL_ROOT
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.spark.roots import folders_and_files, still_whole
 from strandline.spark.session import described, held_settings, is_connect, reason_of
 from strandline.tables.condition import Condition, refused

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+from strandline.core.physical import PHYSICAL_ROOT
+from strandline.core.repository_core import RepositoryCore
 from strandline.parallel import in_parallel
-from strandline.repository.core.physical import PHYSICAL_ROOT
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.tables.scan import TableFile
 
 WORTH_A_LISTING = 16

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from threading import Thread
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType, NullType
 
 from strandline.errors import StorageError, StrandlineError, UsageError
-from strandline.repository.objects.writable import Writable
 from strandline.spark.guard import END, guarded, unfit_of
 from strandline.spark.read import (
     TIME_ZONE,
@@ -125,7 +124,7 @@ class SparkRows:
         return found[0] if found else None
 
     def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
-        branch = cast("Writable", table.ref)
+        branch = table.ref._for_writing()
         core = branch._core
         url = core.resolver.namespace.spark_url(prefix)
         with described(self._data.sparkSession, f"strandline: write {table.path} on {core.name}/{branch.name}"):

@@ -15,11 +15,11 @@ import pyarrow as pa
 from pyarrow import fs
 
 from strandline.blob import BlobNotFound, BlobStore
-from strandline.repository.objects.upload import ObjectWriter
+from strandline.core.upload import ObjectWriter
 from strandline.tables.scan import TableFile, cut, vanished
 
 if TYPE_CHECKING:
-    from strandline.repository.core.repository_core import RepositoryCore
+    from strandline.core.repository_core import RepositoryCore
 
 EXIT_WAIT_S = 2.0
 LAST_STEPS_S = 0.05

@@ -29,7 +29,7 @@ from strandline.tables.scan import TableFile
 from strandline.tables.values import partition_value
 
 if TYPE_CHECKING:
-    from strandline.repository.core.repository_core import RepositoryCore
+    from strandline.core.repository_core import RepositoryCore
 
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")

@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from strandline.clock import Microseconds, from_us
 from strandline.ids import CommitId
-from strandline.repository.refs.results import Results
+from strandline.results.rows import Results
 
 
 class TableChange(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from urllib.parse import unquote
 
-from strandline.repository.core.physical import PHYSICAL_ROOT
+from strandline.core.physical import PHYSICAL_ROOT
 
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 UNNAMED = ("", NULL_PARTITION)

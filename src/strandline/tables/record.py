@@ -10,8 +10,8 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 from msgspec.structs import replace
 
+from strandline.core.overwrite import IfChanged
 from strandline.errors import Corrupted, NewerFormat, SchemaMismatch, UsageError
-from strandline.repository.objects.writable import IfChanged
 from strandline.tables.columns import is_widening, same_type, type_name
 from strandline.tables.formats import SAFE_OPTIONS, FileFormat, refuse_unheld
 

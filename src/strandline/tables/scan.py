@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from strandline.errors import Corrupted, ObjectMissing
-from strandline.repository.refs.results import ObjectInfo
+from strandline.results.rows import ObjectInfo
 from strandline.tables.columns import Kind, kind_of
 from strandline.tables.condition import Condition, Span, can_match
 from strandline.tables.layout import is_data_file, partition_values

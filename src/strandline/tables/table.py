@@ -11,15 +11,12 @@ import msgspec
 import pyarrow.compute as pc
 
 from strandline.arguments import checked
+from strandline.core.overwrite import IfChanged
 from strandline.engines import engine
 from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
 from strandline.operations import logged
-from strandline.repository.branch import Branch
-from strandline.repository.core.node import this_thread
-from strandline.repository.objects.writable import IfChanged
-from strandline.repository.refs.ref import Ref
-from strandline.repository.refs.results import ObjectInfo
+from strandline.results.rows import ObjectInfo
 from strandline.tables.condition import Condition
 from strandline.tables.given import is_spark_frame
 from strandline.tables.history import (
@@ -33,6 +30,7 @@ from strandline.tables.history import (
     write_of,
 )
 from strandline.tables.layout import folder_of
+from strandline.tables.place import TableRef
 from strandline.tables.record import (
     RECORD_NAME,
     OptionValue,
@@ -81,7 +79,7 @@ class WriteResult(msgspec.Struct, frozen=True):
 class Table:
     """A path prefix with a table record, at one ref."""
 
-    def __init__(self, ref: Ref, path: str) -> None:
+    def __init__(self, ref: TableRef, path: str) -> None:
         self.ref = ref
         self.path = path.rstrip("/")
         check_path(f"{self.path}/{RECORD_NAME}")
@@ -202,14 +200,14 @@ class Table:
 
         return TableHistory(changes)
 
-    def _change(self, now: Ref, before: Ref | None) -> TableChange:
+    def _change(self, now: TableRef, before: TableRef | None) -> TableChange:
         commit = now.get_commit()
         sides: tuple[list[ObjectInfo], list[ObjectInfo]] = ([], [])
         schema_changed = False
         marks = []
         since_us = 0 if before is None else before.get_commit().date_us
         is_transaction = "strandline.transaction" in commit.metadata  # which may have been begun before its parent
-        for change in () if before is None else before.diff(now, self.prefix):
+        for change in () if before is None else before.diff(now.commit_id, self.prefix):
             schema_changed = schema_changed or change.path == self.record_path
             if folder := change.after is not None and folder_of(change.path):
                 mark = decode_mark(change.after.user_metadata, is_whole=folder == self.path)
@@ -406,11 +404,6 @@ class Table:
                 "writer= names the transaction that a write with message= makes.",
                 next="Give message=, or leave it out.",
             )
-        if message is not None and not isinstance(self.ref, Branch):
-            raise UsageError(
-                f"A write into {self.ref!r} is published with it, and has no message or writer of its own.",
-                next="Give the message to the transaction, or write to the branch.",
-            )
         wanted = WriteOptions(
             mode=mode,
             where=where,
@@ -422,10 +415,10 @@ class Table:
             target_file_bytes=target_file_bytes,
             if_changed=if_changed,
         )
-        if message is not None and isinstance(self.ref, Branch):
-            with self.ref.transaction(writer or this_thread(), message) as transaction:
-                return Table(transaction, self.path)._write(data, wanted)
-        return self._write(data, wanted)
+        if message is None:
+            return self._write(data, wanted)
+        with self.ref._for_writing()._published(writer, message) as transaction:
+            return Table(transaction, self.path)._write(data, wanted)
 
     def set_schema_default(self, schema: SchemaDefault) -> None:
         """Say what writes do with other columns if they do not say; staged, and part of the next commit.
@@ -453,7 +446,7 @@ class Table:
         return written
 
 
-def find_tables(ref: Ref, prefix: str = "") -> list[Table]:
+def find_tables(ref: TableRef, prefix: str = "") -> list[Table]:
     """The tables whose records lie below a prefix, in the order of their paths."""
     mark = f"/{RECORD_NAME}"
     paths = chain.from_iterable(

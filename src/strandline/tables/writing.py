@@ -18,11 +18,11 @@ from blake3 import blake3
 
 from strandline.blob import BlobInfo, BlobNotFound, BlobStore
 from strandline.branch.locking import LOCK_PATIENCE_S, waiting_for_locks
+from strandline.core.overwrite import Overwrite
+from strandline.core.upload import upload
 from strandline.errors import Conflict, StorageError, UsageError
 from strandline.parallel import in_parallel
-from strandline.repository.objects.upload import upload
-from strandline.repository.objects.writable import Overwrite, Writable
-from strandline.repository.refs.results import as_info
+from strandline.results.rows import as_info
 from strandline.tables.columns import Kind
 from strandline.tables.condition import Condition, must_match
 from strandline.tables.given import is_spark_column
@@ -35,6 +35,7 @@ from strandline.tables.layout import (
     partition_folders,
     partition_values,
 )
+from strandline.tables.place import WritableTableRef
 from strandline.tables.record import (
     RECORD_NAME,
     Field,
@@ -113,16 +114,14 @@ class Source(Protocol):
 
 def write_rows(table: Table, rows: Source, options: WriteOptions) -> WriteResult:
     """Let an engine write files, and stage them with all that the options say; see `Table.write`."""
-    branch = table.ref
-    if not isinstance(branch, Writable):
-        raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
+    branch = table.ref._for_writing()
     if branch.is_repeat:
         return WriteResult(files=0, bytes=0, rows=0, changes=0, engine_seconds=0.0, strandline_seconds=0.0)
     with branch.writing():
         return _write(table, branch, rows, options)
 
 
-def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) -> WriteResult:
+def _write(table: Table, branch: WritableTableRef, rows: Source, options: WriteOptions) -> WriteResult:
     started = time.monotonic()
     most = options.target_file_bytes
     if most is not None and most < MIN_FILE_BYTES:
@@ -199,9 +198,7 @@ def _write(table: Table, branch: Writable, rows: Source, options: WriteOptions) 
 
 def set_schema_default(table: Table, wanted: str) -> None:
     """Stage a record with another default; see `Table.set_schema_default`."""
-    branch = table.ref
-    if not isinstance(branch, Writable):
-        raise UsageError(f"{branch!r} cannot be written.", next="Write to a branch.")
+    branch = table.ref._for_writing()
     record = with_schema_default(table.record, wanted)
     if branch.is_repeat:
         return
@@ -225,7 +222,7 @@ def _mark(prefix: str, options: WriteOptions, replaced: _Replaced, rows: Source)
     )
 
 
-def _refuse_bad_place(branch: Writable, table: Table) -> None:
+def _refuse_bad_place(branch: WritableTableRef, table: Table) -> None:
     """Refuse a new table where an object is, inside another table, or around one."""
     if branch.exists(table.path):
         raise UsageError(f"{table.path!r} is an object, so it cannot be a table.", next="Take another path.")

@@ -10,10 +10,10 @@ from strandline.branch.at import BranchAt
 from strandline.branch.commit import commit
 from strandline.branch.commits import MESSAGE_MAX_CHARS, Draft
 from strandline.clock import to_us
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.texts import check_metadata
 from strandline.errors import NothingToCommit, UsageError
 from strandline.ids import check_committer
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.texts import check_metadata
 
 
 def make_draft(

@@ -16,11 +16,11 @@ from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import NewHead, set_head
 from strandline.branch.rules.record import refuse_blocked
+from strandline.core.namespace import MARKER
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import InvalidName, NotFound, UsageError, some_paths
 from strandline.ids import PATH_MAX_BYTES, check_prefix, prefix_end
 from strandline.progress import Progress
-from strandline.repository.core.namespace import MARKER
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
 from strandline.tree.rows import SCHEMA, Changes

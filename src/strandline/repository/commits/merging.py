@@ -14,15 +14,15 @@ from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import Compute, NewHead, set_head
 from strandline.branch.rules.record import Action, refuse_blocked
 from strandline.branch.view import uncommitted
-from strandline.engines import merging
+from strandline.core.promises import pinned
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import PATHS_SHOWN, Advice, MergeConflict, NothingToMerge, ObjectMissing, UsageError
 from strandline.ids import CommitId
 from strandline.repository.commits.settling import Decisions, Settling, Side, Three
-from strandline.repository.core.promises import pinned
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.refs.differences import Diff
-from strandline.repository.refs.history import merge_base
 from strandline.repository.refs.ref import Ref
+from strandline.results.differences import Diff
+from strandline.results.history import merge_base
+from strandline.tables.merging import described
 from strandline.tree.diff import diff
 from strandline.tree.rows import Entry
 from strandline.tree.store import EMPTY, Tree
@@ -180,7 +180,7 @@ def _merged(settling: Settling, three: Three, decisions: Decisions, doing: str, 
     if not found.conflicts:
         return found.tree
     shown = [
-        f"{merging().described(path) if path in found.folders else repr(path)}: {why}"
+        f"{described(path) if path in found.folders else repr(path)}: {why}"
         for path, why in islice(found.conflicts.items(), PATHS_SHOWN)
     ]
     more = len(found.conflicts) - len(shown)

@@ -17,9 +17,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from strandline.engines import Merging, merging
 from strandline.errors import UsageError
 from strandline.ids import check_prefix, prefix_end
+from strandline.tables import merging as tables
 from strandline.tree.apply import apply
 from strandline.tree.diff import diff, diff_of
 from strandline.tree.merge import Strategies, Strategy, merge, strategy_for
@@ -114,17 +114,17 @@ class Settling:
         self._refuse_nowhere(three, decisions.take)
         take = dict(decisions.take)
         decided = self._decided(three, take)
-        tables = _Tables(self, decided, decisions)
-        while tables.sides:  # what a side was taken of clashes no more, so this ends
-            take |= tables.sides
+        said = _Tables(self, decided, decisions)
+        while said.sides:  # what a side was taken of clashes no more, so this ends
+            take |= said.sides
             decided = self._decided(three, take)
-            tables = _Tables(self, decided, decisions)
-        if tables.records:
-            decided = self._with_records(decided, tables.records)
+            said = _Tables(self, decided, decisions)
+        if said.records:
+            decided = self._with_records(decided, said.records)
         merged = merge(self._trees, decided.base, decided.source, decided.dest, decisions.strategies)
-        conflicts = dict(tables.clashes)
-        conflicts |= {path: why for path, why in merged.conflicts.items() if not tables.covers(path)}
-        return Settled(merged.tree, dict(sorted(conflicts.items())), frozenset(tables.clashes))
+        conflicts = dict(said.clashes)
+        conflicts |= {path: why for path, why in merged.conflicts.items() if not said.covers(path)}
+        return Settled(merged.tree, dict(sorted(conflicts.items())), frozenset(said.clashes))
 
     def _refuse_nowhere(self, three: Three, take: Iterable[str]) -> None:
         """Refuse a path at which no side has anything: what was misspelled would decide nothing without a word."""
@@ -170,29 +170,29 @@ class Settling:
 
     # --- what tables say ----------------------------------------------------------------------------------------------
 
-    def special(self, base: Tree, side: Tree, engine: Merging) -> dict[str, Pair]:
+    def special(self, base: Tree, side: Tree) -> dict[str, Pair]:
         """The records and marks of tables that a side changed, with what they were and what they are."""
         found: dict[str, Pair] = {}
-        for part in diff_of(self._trees, base, side, engine.special):
+        for part in diff_of(self._trees, base, side, tables.special):
             before, after = _entries(part.left), _entries(part.right)
             found |= dict(zip(part.paths.to_pylist(), zip(before, after, strict=True), strict=True))
         return found
 
-    def rows_below(self, base: Tree, side: Tree, folder: str, engine: Merging) -> bool:
+    def rows_below(self, base: Tree, side: Tree, folder: str) -> bool:
         """Whether a side added or changed rows of a table or partition."""
         for part in diff(self._trees, base, side, folder + "/", folder + "0"):
             added = part.paths.filter(part.right.column("path").is_valid().combine_chunks()).to_pylist()
-            if any(engine.are_rows(path, folder) for path in added):
+            if any(tables.are_rows(path, folder) for path in added):
                 return True
         return False
 
-    def extends(self, engine: Merging, before: Entry, after: Entry) -> bool:
+    def extends(self, before: Entry, after: Entry) -> bool:
         """Whether the record that a table has now reads what was written by the one before."""
-        return engine.extends(self._read(before), self._read(after))
+        return tables.extends(self._read(before), self._read(after))
 
-    def merged_record(self, engine: Merging, path: str, base: Entry | None, source: Entry, dest: Entry) -> Entry:
-        """Raises `Merging.Clash` if the two cannot become one."""
-        made = engine.merged_record(
+    def merged_record(self, path: str, base: Entry | None, source: Entry, dest: Entry) -> Entry:
+        """Raises `tables.merging.Clash` if the two cannot become one."""
+        made = tables.merged_record(
             path, None if base is None else self._read(base), self._read(source), self._read(dest)
         )
         if (path, made) not in self._made:  # a merge that is computed anew makes the same object
@@ -216,9 +216,8 @@ class _Tables:
         self._settling, self._three, self._decisions = settling, three, decisions
         if three.base.id in (three.source.id, three.dest.id):
             return  # one side changed nothing
-        self._engine = merging()
-        self._theirs = settling.special(three.base, three.source, self._engine)
-        self._ours = settling.special(three.base, three.dest, self._engine)
+        self._theirs = settling.special(three.base, three.source)
+        self._ours = settling.special(three.base, three.dest)
         for path in sorted({*self._theirs, *self._ours}):
             self._look_at(path)
 
@@ -228,11 +227,11 @@ class _Tables:
 
     def _look_at(self, path: str) -> None:
         theirs, ours = self._theirs.get(path), self._ours.get(path)
-        folder = self._engine.folder_of(path)
+        folder = tables.folder_of(path)
         if folder is not None:
             self._look_at_rows(folder, theirs, ours)
             return
-        table = self._engine.table_of(path)
+        table = tables.table_of(path)
         assert table is not None
         if theirs is not None and ours is not None and theirs[1] is not None and ours[1] is not None:
             if theirs[1].identity != ours[1].identity:
@@ -242,15 +241,15 @@ class _Tables:
             if mine is None or mine[0] is None:
                 continue
             is_gone = mine[1] is None
-            is_other = mine[1] is not None and not self._settling.extends(self._engine, mine[0], mine[1])
-            if (is_gone or is_other) and self._settling.rows_below(self._three.base, other, table, self._engine):
+            is_other = mine[1] is not None and not self._settling.extends(mine[0], mine[1])
+            if (is_gone or is_other) and self._settling.rows_below(self._three.base, other, table):
                 done = "removed the table" if is_gone else "changed how its rows are read"
                 self._excluded(table, f"the {which} {done}, and the other side wrote to it")
 
     def _look_at_record(self, table: str, path: str, base: Entry | None, source: Entry, dest: Entry) -> None:
         try:
-            self.records[path] = self._settling.merged_record(self._engine, path, base, source, dest)
-        except self._engine.Clash as clash:
+            self.records[path] = self._settling.merged_record(path, base, source, dest)
+        except tables.Clash as clash:
             self._excluded(table, str(clash))
 
     def _look_at_rows(self, folder: str, source: Pair | None, dest: Pair | None) -> None:
@@ -262,9 +261,9 @@ class _Tables:
             return
         if self._decisions.appended == "keep":
             return
-        if source is not None and settling.rows_below(three.base, three.dest, folder, self._engine):
+        if source is not None and settling.rows_below(three.base, three.dest, folder):
             self._excluded(folder, "the source replaced its rows, and the branch added some")
-        if dest is not None and settling.rows_below(three.base, three.source, folder, self._engine):
+        if dest is not None and settling.rows_below(three.base, three.source, folder):
             self._excluded(folder, "the branch replaced its rows, and the source added some")
 
     def _excluded(self, folder: str, why: str) -> None:

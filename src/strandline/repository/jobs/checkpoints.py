@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from strandline.blob import BlobNotFound
 from strandline.branch import transactions
 from strandline.branch.rules.lock_rules import grouped
+from strandline.core.manifest import decode_manifest, encode_manifest, sorted_changes
+from strandline.core.physical import transaction_folder, transaction_prefix
 from strandline.ids import CommitId, new_id
-from strandline.repository.core.manifest import decode_manifest, encode_manifest, sorted_changes
-from strandline.repository.core.physical import transaction_folder, transaction_prefix
 from strandline.repository.locks.held import LockedTransaction
 from strandline.tree.rows import Entry, decode_staged, encode_staged
 

@@ -10,9 +10,9 @@ import msgspec
 from blake3 import blake3
 
 from strandline.blob import BlobNotFound, BlobStore, open_store
+from strandline.core.upload import CHUNK_BYTES, SPOOL_BYTES
 from strandline.errors import Corrupted, ObjectMissing
 from strandline.parallel import in_parallel
-from strandline.repository.objects.upload import CHUNK_BYTES, SPOOL_BYTES
 
 CHECKED = "blake3:"
 """What checksums begin with that are of the bytes themselves."""

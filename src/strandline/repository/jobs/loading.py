@@ -12,6 +12,7 @@ from strandline.arguments import checked
 from strandline.blob import open_store
 from strandline.branch.locking import OnDirty
 from strandline.branch.rules.ranges import Range, as_ranges, told
+from strandline.core.promises import pinned
 from strandline.errors import (
     NotFound,
     UsageError,
@@ -20,7 +21,6 @@ from strandline.ids import check_path
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.importing import split_source
-from strandline.repository.core.promises import pinned
 from strandline.repository.jobs.copying import CopyTask
 from strandline.repository.jobs.range_job import RangeJob, RangeResult, digest, objects_of, tasks_of
 from strandline.repository.locks.locks import Ranges

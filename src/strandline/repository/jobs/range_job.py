@@ -14,6 +14,9 @@ from blake3 import blake3
 from strandline.branch import transactions
 from strandline.branch.locking import OnDirty
 from strandline.branch.rules.ranges import Range, told
+from strandline.core.of_branch import OfBranch
+from strandline.core.promises import announce_links
+from strandline.core.repository_core import RepositoryCore
 from strandline.engines import engine
 from strandline.errors import (
     InvalidName,
@@ -22,15 +25,12 @@ from strandline.errors import (
 )
 from strandline.ids import CommitId
 from strandline.progress import Progress
-from strandline.repository.core.of_branch import OfBranch
-from strandline.repository.core.promises import announce_links
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.jobs.checkpoints import SOURCE, Checkpoints
 from strandline.repository.jobs.copying import Copied, Copier, CopyTask, copy_here
 from strandline.repository.locks.held import LockedTransaction, LockOptions
-from strandline.repository.refs.listing import objects_in
 from strandline.repository.refs.ref import Ref
 from strandline.repository.transactions.operators import Transactions
+from strandline.results.listing import objects_in
 from strandline.tree.rows import TOMBSTONE, Entry, encode_staged
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from strandline.branch.rules.lock_rules import Request
 from strandline.branch.rules.ranges import ALL, Range, as_ranges, told
 from strandline.branch.rules.record import LockMode
 from strandline.branch.transactions import TransactionRecord
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import LockInvalid, StrandlineError, UsageError
 from strandline.ids import CommitId, new_id
 from strandline.operations import logged
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.locks.locks import (
     LockInfo,
     Locks,

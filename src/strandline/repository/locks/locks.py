@@ -19,14 +19,14 @@ from strandline.branch.rules.lock_rules import Request
 from strandline.branch.rules.ranges import ALL, Range, Wanted, as_ranges, overlap, told
 from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord
 from strandline.clock import Microseconds, from_us
+from strandline.core.of_branch import OfBranch
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import LockInvalid, LockLost, LockRejected, OutcomeUnknown, StrandlineError
 from strandline.ids import new_id
 from strandline.operations import logged
 from strandline.repository.commits.drafts import commit_everything
-from strandline.repository.core.of_branch import OfBranch
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.locks.owners import find_owner, waiting_for_owner
-from strandline.repository.refs.results import Results
+from strandline.results.rows import Results
 
 Ranges = Wanted | Iterable[Wanted]
 """A prefix, a pair of paths (start, end), or several of these."""

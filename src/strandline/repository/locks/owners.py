@@ -13,14 +13,14 @@ from strandline.arguments import checked
 from strandline.branch.rules.lock_rules import locks_of
 from strandline.branch.rules.record import BranchRecord
 from strandline.clock import Microseconds, from_us
+from strandline.core.record import LockOwner, RepositoryRecord
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.texts import check_text
 from strandline.errors import Advice, LockInvalid, LockRejected
 from strandline.operations import logged
-from strandline.repository.core.record import LockOwner, RepositoryRecord
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.texts import check_text
 from strandline.repository.names.branches import list_names, repository_record
 from strandline.repository.names.settings import swap_record
-from strandline.repository.refs.results import Results
+from strandline.results.rows import Results
 
 MAX_OWNERS = 256
 NAME_MAX_CHARS = 128

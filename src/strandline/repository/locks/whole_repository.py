@@ -14,11 +14,11 @@ from strandline.branch.locking import Change, OnDirty, acquire
 from strandline.branch.rules.lock_rules import Request, inherit, without_locks
 from strandline.branch.rules.ranges import ALL
 from strandline.branch.rules.record import BranchRecord, LockMode, LockRecord
+from strandline.core.record import RepositoryRecord
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import Advice, LockLost, LockRejected, RefNotFound, StrandlineError
 from strandline.ids import new_id
 from strandline.operations import logged
-from strandline.repository.core.record import RepositoryRecord
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.locks.locks import check_mode, commit_before_lock
 from strandline.repository.locks.owners import find_owner
 from strandline.repository.names.branches import BEING_MADE, list_names, repository_record, with_rules

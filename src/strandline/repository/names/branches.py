@@ -26,6 +26,9 @@ from strandline.branch.rules.record import (
 )
 from strandline.branch.token_queue import dropped, put_item
 from strandline.branch.transactions import forget_transactions
+from strandline.core.promises import pinned
+from strandline.core.record import PARTITION, RepositoryRecord, blocked_actions, publishers
+from strandline.core.repository_core import RepositoryCore
 from strandline.envelope import decode, encode
 from strandline.errors import (
     Advice,
@@ -38,9 +41,6 @@ from strandline.errors import (
 )
 from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, new_id
 from strandline.kv.store import ABSENT, PredicateFailed
-from strandline.repository.core.promises import pinned
-from strandline.repository.core.record import PARTITION, RepositoryRecord, blocked_actions, publishers
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.refs.expressions import Target, read_ref
 from strandline.repository.refs.ref import Ref
 

@@ -14,12 +14,12 @@ from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord, Why
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import KEY_PREFIX, dropped, put_item, sweep
 from strandline.clock import Clock
+from strandline.core import namespace
+from strandline.core.record import PARTITION, RepositoryRecord
 from strandline.envelope import decode, encode
 from strandline.errors import Advice, AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, check_repository_name, keys_below, new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
-from strandline.repository.core import namespace
-from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.tree.store import EMPTY
 
 FIRST_MESSAGE = "Repository created"

@@ -7,11 +7,11 @@ from contextlib import suppress
 
 from strandline.branch.attempts import MAX_ATTEMPTS
 from strandline.branch.rules.record import BranchRecord
+from strandline.core.record import PARTITION, RepositoryRecord
+from strandline.core.repository_core import RepositoryCore
 from strandline.envelope import encode
 from strandline.errors import BranchGone, Contention, RefNotFound, StoreUnavailable
 from strandline.kv.store import PredicateFailed
-from strandline.repository.core.record import PARTITION, RepositoryRecord
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.names.branches import bring_rules, list_names, repository_record, with_rules
 
 

@@ -15,8 +15,8 @@ from strandline.branch.view import Layers, Result, consistently, uncommitted
 from strandline.errors import RangeLocked
 from strandline.ids import CommitId
 from strandline.repository.objects.writable import Writable
-from strandline.repository.refs.differences import Diff
 from strandline.repository.refs.ref import key_range
+from strandline.results.differences import Diff
 from strandline.tree.rows import Entry, column
 
 

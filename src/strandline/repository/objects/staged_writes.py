@@ -17,18 +17,19 @@ from strandline.branch.rules.ranges import Range, single
 from strandline.branch.rules.record import BranchRecord, refuse_blocked
 from strandline.branch.staging import stage_many, stage_one
 from strandline.branch.view import Layers, consistently_seen
+from strandline.core.overwrite import Overwrite
+from strandline.core.physical import new_key, write_folder
+from strandline.core.promises import announce_links, pinned
+from strandline.core.texts import check_entries, check_metadata
+from strandline.core.upload import Content, upload
 from strandline.errors import Conflict, NotAllowed, RangeLocked, UsageError, some_paths
 from strandline.ids import check_path, check_prefix, encoded, new_id
 from strandline.operations import logged
-from strandline.repository.core.physical import new_key, write_folder
-from strandline.repository.core.promises import announce_links, pinned
-from strandline.repository.core.texts import check_entries, check_metadata
 from strandline.repository.objects.branch_view import BranchView
 from strandline.repository.objects.moves import check_move, entries_below, moved
-from strandline.repository.objects.upload import Content, upload
-from strandline.repository.objects.writable import Overwrite, check_condition, distinct_keys
+from strandline.repository.objects.writable import check_condition, distinct_keys
 from strandline.repository.refs.ref import Ref, key_range
-from strandline.repository.refs.results import ObjectInfo, as_info
+from strandline.results.rows import ObjectInfo, as_info
 from strandline.tree.rows import TOMBSTONE, Entry, check_one, check_staged, column, encode_staged, entries_of
 
 READ_WINDOW_ROWS = 50_000

@@ -4,50 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, Any, Literal, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import IO, Any, cast
 
 from strandline.arguments import checked
 from strandline.branch.at import BranchAt
 from strandline.branch.cell import BranchCell
+from strandline.core.overwrite import Overwrite
+from strandline.core.upload import Content, ObjectWriter, TextWriter, upload
 from strandline.errors import UsageError
 from strandline.ids import BranchId, check_path, check_paths
 from strandline.operations import logged
 from strandline.parallel import in_parallel
-from strandline.repository.objects.upload import Content, ObjectWriter, TextWriter, upload
 from strandline.repository.refs.ref import Ref
-from strandline.repository.refs.results import ObjectInfo
+from strandline.results.rows import ObjectInfo
 from strandline.tree.rows import Entry
-
-IfChanged = Literal["fail", "replace"]
-"""What a transaction's overwrite does if others have changed its range since the transaction was begun."""
-
-
-Keep = Callable[[str, Entry], bool]
-"""Which objects below a prefix an overwrite leaves alone, by path and entry; it may raise `Conflict`."""
-
-
-def keep_nothing(_path: str, _entry: Entry) -> bool:
-    return False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Overwrite:
-    """What else goes when entries are written.
-
-    Attributes:
-        below: all paths below this prefix that are not among the entries and not kept.
-        keep: which of the objects present there stay; it may raise.
-        present: paths below the prefix that must be there at that instant.
-        if_changed: of a transaction only.
-    """
-
-    below: str
-    keep: Keep = keep_nothing
-    present: Collection[str] = ()
-    if_changed: IfChanged = "fail"
 
 
 @checked(but=("put",))
@@ -166,6 +138,16 @@ class Writable(Ref):
 
     def refuse_doomed(self, error: Exception) -> None:
         """Raise a better error than this one if what was written was doomed, and its files perhaps collected."""
+
+    def _for_writing(self) -> Writable:
+        return self
+
+    def _published(self, writer: str | None, message: str) -> AbstractContextManager[Writable]:
+        """A transaction of one write to a table, which a `with` block publishes."""
+        raise UsageError(
+            f"A write into {self!r} is published with it, and has no message or writer of its own.",
+            next="Give the message to the transaction, or write to the branch.",
+        )
 
     def _wrote(self, files: int, rows: int | None, size_bytes: int) -> None:
         """Told of each write of a table."""

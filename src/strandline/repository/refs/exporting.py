@@ -24,7 +24,7 @@ from strandline.ids import CommitId, new_id
 from strandline.parallel import in_parallel
 from strandline.progress import Progress
 from strandline.redaction import looks_like_url
-from strandline.repository.refs.results import ObjectInfo
+from strandline.results.rows import ObjectInfo
 
 COPY_BUFFER_BYTES = 1 << 20
 UNDER_WAY = ".strandline-export"

@@ -17,25 +17,25 @@ from strandline.blob import BlobNotFound, BlobStore, is_absolute
 from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted
 from strandline.clock import Microseconds, to_us
-from strandline.engines import tables
+from strandline.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import Advice, Corrupted, ObjectMissing, ObjectNotFound, UsageError
 from strandline.ids import CommitId, check_path, prefix_end
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
-from strandline.repository.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.refs.differences import Diff
 from strandline.repository.refs.exporting import Source, export, local_only, of_size
 from strandline.repository.refs.expressions import Target, parse_time
-from strandline.repository.refs.history import Log, LogFilter
-from strandline.repository.refs.listing import Listing
-from strandline.repository.refs.results import ObjectInfo, as_info
+from strandline.results.differences import Diff
+from strandline.results.history import Log, LogFilter
+from strandline.results.listing import Listing
+from strandline.results.rows import ObjectInfo, as_info
 from strandline.tree.diff import Difference, diff
 from strandline.tree.rows import Entry, entries_of
 from strandline.tree.store import Tree
 
 if TYPE_CHECKING:
-    import strandline
+    from strandline.tables.place import WritableTableRef
+    from strandline.tables.table import Table
 
 COPY_BUFFER_BYTES = 1 << 20
 
@@ -331,15 +331,20 @@ class Ref:
 
     # --- tables -------------------------------------------------------------------------------------------------------
 
-    def table(self, path: str) -> strandline.Table:
+    def table(self, path: str) -> Table:
         """The table at a path; see `strandline.tables`."""
-        made: strandline.Table = tables().Table(self, path)
-        return made
+        from strandline.tables.table import Table  # noqa: PLC0415 - objects alone need no tables
 
-    def tables(self, prefix: str = "") -> builtins.list[strandline.Table]:
+        return Table(self, path)
+
+    def tables(self, prefix: str = "") -> builtins.list[Table]:
         """The tables below a prefix, in the order of their paths."""
-        found: builtins.list[strandline.Table] = tables().find_tables(self, prefix)
-        return found
+        from strandline.tables.table import find_tables  # noqa: PLC0415 - objects alone need no tables
+
+        return find_tables(self, prefix)
+
+    def _for_writing(self) -> WritableTableRef:
+        raise UsageError(f"{self!r} cannot be written.", next="Write to a branch.")
 
 
 class StagedRef(Ref):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 
 from strandline.branch.rules.record import HeadMove
-from strandline.repository.refs.results import Results
+from strandline.results.rows import Results
 
 
 class Reflog(Results[HeadMove]):

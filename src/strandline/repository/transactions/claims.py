@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from strandline.repository.objects.writable import Keep, keep_nothing
+from strandline.core.overwrite import Keep, keep_nothing
 from strandline.tree.diff import Difference
 from strandline.tree.rows import TOMBSTONE, Entry, encode_staged, entries_of
 

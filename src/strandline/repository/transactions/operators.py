@@ -16,13 +16,13 @@ from strandline.branch.rules import writers
 from strandline.branch.rules.record import BranchRecord, WriterRecord
 from strandline.branch.transactions import State, TransactionRecord, Who
 from strandline.clock import Microseconds, from_us
+from strandline.core.of_branch import OfBranch
+from strandline.core.physical import transaction_folder, transaction_prefix
+from strandline.core.texts import check_text
 from strandline.errors import Contention, Fenced, NotFound
 from strandline.operations import logged
-from strandline.repository.core.of_branch import OfBranch
-from strandline.repository.core.physical import transaction_folder, transaction_prefix
-from strandline.repository.core.texts import check_text
-from strandline.repository.refs.results import Results
 from strandline.repository.transactions.transaction import Transaction, resume
+from strandline.results.rows import Results
 
 QUIET_POLL_S = 1.0
 RECOVER_LOOKS = 20

@@ -14,17 +14,18 @@ from strandline.arguments import checked
 from strandline.branch.conditional import failed_precondition
 from strandline.branch.rules.ranges import Range
 from strandline.branch.view import overlaid
+from strandline.core.overwrite import Overwrite
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.upload import Content, upload
 from strandline.errors import UsageError
 from strandline.ids import check_path, check_prefix
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.objects.moves import check_move, entries_below, moved
-from strandline.repository.objects.upload import Content, upload
-from strandline.repository.objects.writable import Overwrite, Writable, check_condition, distinct_keys
+from strandline.repository.objects.writable import Writable, check_condition, distinct_keys
 from strandline.repository.refs.expressions import Target
-from strandline.repository.refs.listing import objects_in
 from strandline.repository.refs.ref import Ref, key_range
-from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.claims import Claims, Guard, kept_or_own
+from strandline.results.listing import objects_in
+from strandline.results.rows import ObjectInfo, as_info
 from strandline.tree.rows import TOMBSTONE, Entry, check_one, check_staged, decode_staged, encode_staged
 
 

@@ -13,6 +13,19 @@ from strandline.branch.heads import NewHead
 from strandline.branch.rules import writers
 from strandline.branch.transactions import Who
 from strandline.clock import Microseconds
+from strandline.core.manifest import (
+    Facts,
+    encode_deadlist,
+    encode_manifest,
+    sorted_changes,
+)
+from strandline.core.node import this_node, this_process
+from strandline.core.physical import (
+    transaction_folder,
+    transaction_prefix,
+)
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.texts import check_text
 from strandline.errors import (
     Conflict,
     ObjectMissing,
@@ -22,19 +35,6 @@ from strandline.errors import (
 )
 from strandline.ids import CommitId, check_prefix
 from strandline.repository.commits.drafts import make_draft
-from strandline.repository.core.manifest import (
-    Facts,
-    encode_deadlist,
-    encode_manifest,
-    sorted_changes,
-)
-from strandline.repository.core.node import this_node, this_process
-from strandline.repository.core.physical import (
-    transaction_folder,
-    transaction_prefix,
-)
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.texts import check_text
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
 from strandline.repository.transactions.options import OnStaged, TransactionOptions

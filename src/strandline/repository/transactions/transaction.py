@@ -19,6 +19,18 @@ from strandline.branch.locking import waiting_for_locks
 from strandline.branch.rules import writers
 from strandline.branch.rules.lock_rules import refuse_unheld
 from strandline.branch.transactions import Publication, Repeat
+from strandline.core.manifest import (
+    Facts,
+    decode_manifest,
+    digest_of,
+    encode_manifest,
+    sorted_changes,
+)
+from strandline.core.physical import (
+    physical_suffix,
+)
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.texts import check_entries, check_metadata
 from strandline.errors import (
     Conflict,
     Fenced,
@@ -32,26 +44,14 @@ from strandline.errors import (
 )
 from strandline.ids import CommitId, new_id
 from strandline.operations import logged
-from strandline.repository.core.manifest import (
-    Facts,
-    decode_manifest,
-    digest_of,
-    encode_manifest,
-    sorted_changes,
-)
-from strandline.repository.core.physical import (
-    physical_suffix,
-)
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.texts import check_entries, check_metadata
 from strandline.repository.objects.writable import distinct_keys
 from strandline.repository.refs.exporting import check_local
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
-from strandline.repository.refs.results import ObjectInfo, as_info
 from strandline.repository.transactions.claims import Guard
 from strandline.repository.transactions.options import TransactionOptions
 from strandline.repository.transactions.publishing import NEVER, Publishing
+from strandline.results.rows import ObjectInfo, as_info
 from strandline.tree.rows import Entry, check_staged, decode_many
 
 Phase = Literal["new", "open", "repeat", "committed", "aborted", "fenced"]

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.blob import BlobStore
+from strandline.core.namespace import MARKER, READERS
 from strandline.ids import prefix_end
-from strandline.repository.core.namespace import MARKER, READERS
 from strandline.shards.catalog import FOLDER
 from strandline.tree.rows import search
 

@@ -22,13 +22,13 @@ from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import queued_tokens
 from strandline.branch.view import consistently
+from strandline.core.promises import expired
+from strandline.core.repository_core import RepositoryCore
 from strandline.envelope import decode
 from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing, StoreUnavailable, UsageError
 from strandline.ids import CommitId
 from strandline.parallel import in_parallel
 from strandline.progress import Progress, no_progress
-from strandline.repository.core.promises import expired
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.upkeep.files import Files
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import column

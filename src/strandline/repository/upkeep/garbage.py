@@ -29,19 +29,19 @@ from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord, s
 from strandline.branch.staged import scan_staged
 from strandline.branch.transactions import TransactionRecord
 from strandline.clock import Microseconds
+from strandline.core import promises
+from strandline.core.manifest import decode_deadlist
+from strandline.core.namespace import Ownership
+from strandline.core.physical import transaction_folder, transaction_prefix
+from strandline.core.promises import Condemned, Expired
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.retention import DAY_US, GRACE_DAYS, Retention, retained
+from strandline.core.shapes import are_own, place_of
 from strandline.envelope import decode, encode
 from strandline.errors import BranchGone, Contention, Corrupted, ObjectMissing, RefNotFound, UsageError
 from strandline.ids import BranchId, CommitId, StagingToken, new_id, prefix_end
 from strandline.kv.store import PredicateFailed
 from strandline.progress import Progress, no_progress
-from strandline.repository.core import promises
-from strandline.repository.core.manifest import decode_deadlist
-from strandline.repository.core.namespace import Ownership
-from strandline.repository.core.physical import transaction_folder, transaction_prefix
-from strandline.repository.core.promises import Condemned, Expired
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.retention import DAY_US, GRACE_DAYS, Retention, retained
-from strandline.repository.core.shapes import are_own, place_of
 from strandline.repository.upkeep.files import Files
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import column, search

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from strandline.arguments import checked
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.retention import GRACE_DAYS, Retention, check_retention
 from strandline.engines import engine
 from strandline.errors import UsageError
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.retention import GRACE_DAYS, Retention, check_retention
 from strandline.repository.names.branches import repository_record
 from strandline.repository.names.settings import change_settings
 from strandline.repository.upkeep.garbage import Collector, GarbagePlan, Marker, mark_here

@@ -23,13 +23,13 @@ from strandline.branch.stores import Stores
 from strandline.branch.token_queue import KEY_PREFIX as QUEUE
 from strandline.branch.token_queue import QueueItem
 from strandline.branch.transactions import Repeat, TransactionRecord
+from strandline.core import namespace
+from strandline.core.promises import CONDEMNED, EXPIRED, LINK, PIN, PIN_DAYS, Condemned, Expired, Link, Pin
+from strandline.core.record import PARTITION, RepositoryRecord
 from strandline.envelope import decode, encode, version_of
 from strandline.errors import Corrupted, FormatError
 from strandline.ids import CommitId, keys_below, new_id
 from strandline.kv.store import PredicateFailed, Store
-from strandline.repository.core import namespace
-from strandline.repository.core.promises import CONDEMNED, EXPIRED, LINK, PIN, PIN_DAYS, Condemned, Expired, Link, Pin
-from strandline.repository.core.record import PARTITION, RepositoryRecord
 from strandline.tree.rows import Entry, check_staged, decode_staged
 
 KINDS: dict[bytes, type[msgspec.Struct]] = {

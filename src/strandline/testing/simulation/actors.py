@@ -15,8 +15,8 @@ from strandline.branch.conditional import stage_if
 from strandline.errors import BranchGone, NotFound, StoreUnavailable, StrandlineError
 from strandline.repository.branch import Branch
 from strandline.repository.commits.settling import MergeStrategy
-from strandline.repository.refs.results import ObjectInfo
 from strandline.repository.repository import Repository
+from strandline.results.rows import ObjectInfo
 from strandline.testing.simulation.collector import collect_garbage
 from strandline.testing.simulation.history import CREATED, PATHS, Listing, Operation
 from strandline.testing.simulation.scheduler import Killed, Process

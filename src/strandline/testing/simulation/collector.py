@@ -8,8 +8,8 @@ from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord
 from strandline.envelope import decode
 from strandline.errors import StrandlineError
 from strandline.ids import CommitId
-from strandline.repository.refs.results import ObjectInfo
 from strandline.repository.repository import Repository
+from strandline.results.rows import ObjectInfo
 from strandline.testing.simulation.history import Operation
 from strandline.testing.simulation.world import World
 from strandline.tree.range_file import read_ranges

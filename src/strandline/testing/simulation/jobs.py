@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from strandline.core.retention import Retention
 from strandline.errors import (
     BranchGone,
     Contention,
@@ -17,7 +18,6 @@ from strandline.errors import (
     TransactionClosed,
     UsageError,
 )
-from strandline.repository.core.retention import Retention
 from strandline.repository.transactions.transaction import Transaction
 from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.simulation.actors import KINDS, ROLES, SCENARIOS, Actor

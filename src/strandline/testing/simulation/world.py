@@ -13,13 +13,13 @@ from strandline.branch.commits import CommitLog
 from strandline.branch.rules.record import BranchRecord, RefRecord
 from strandline.branch.stores import Stores
 from strandline.clock import Event, Microseconds
+from strandline.core.record import LockOwner, RepositoryRecord
+from strandline.core.repository_core import RepositoryCore
 from strandline.envelope import decode
 from strandline.errors import StrandlineError
 from strandline.ids import CommitId, RepositoryId
 from strandline.kv.memory import MemoryStore
 from strandline.kv.store import Store
-from strandline.repository.core.record import LockOwner, RepositoryRecord
-from strandline.repository.core.repository_core import RepositoryCore
 from strandline.repository.handles import open_ref
 from strandline.repository.names.repositories import create_repository
 from strandline.repository.repository import Repository

@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from strandline.blob import BlobNotFound
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
+from strandline.core.shapes import are_own
 from strandline.envelope import decode, encode
 from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable, UsageError
 from strandline.ids import CommitId, keys_below, new_id
 from strandline.kv.store import ABSENT, PredicateFailed
-from strandline.repository.core.shapes import are_own
 from strandline.tree.rows import search
 
 LINK = b"link/"

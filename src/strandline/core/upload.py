@@ -12,9 +12,9 @@ from typing import IO, Any, BinaryIO, cast
 
 from blake3 import blake3
 
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.texts import check_content_type, check_metadata
 from strandline.errors import NotFound, UsageError
-from strandline.repository.core.repository_core import RepositoryCore
-from strandline.repository.core.texts import check_content_type, check_metadata
 from strandline.tree.rows import Entry
 
 Content = bytes | bytearray | memoryview | str | Path | IO[bytes]

@@ -11,7 +11,7 @@ import pyarrow as pa
 from strandline.branch.commits import Commit, CommitLog
 from strandline.clock import Microseconds
 from strandline.ids import CommitId, prefix_end
-from strandline.repository.refs.results import Results
+from strandline.results.rows import Results
 from strandline.tree.diff import diff
 from strandline.tree.store import EMPTY
 

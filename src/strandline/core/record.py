@@ -11,9 +11,9 @@ import msgspec
 from strandline.branch.rules.record import READ_ONLY, Action, LockRecord
 from strandline.branch.rules.writers import check_writer_name
 from strandline.clock import Microseconds
+from strandline.core.retention import Retention
 from strandline.errors import Advice, UsageError
 from strandline.ids import RepositoryId
-from strandline.repository.core.retention import Retention
 
 PARTITION = b"repositories"
 """Repository records by name."""

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 import pyarrow as pa
 
-from strandline.repository.refs.results import ObjectInfo, Results
+from strandline.results.rows import ObjectInfo, Results
 from strandline.tree.diff import Difference, Kind
 from strandline.tree.rows import SCHEMA, column
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from strandline.branch.at import BranchAt
-from strandline.repository.core.repository_core import RepositoryCore
+from strandline.core.repository_core import RepositoryCore
 
 
 class OfBranch:

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from strandline.branch.rules.ranges import Range
 from strandline.errors import UsageError
 from strandline.ids import check_prefix, encoded, prefix_end
-from strandline.repository.refs.results import CommonPrefix, ObjectInfo, Results
+from strandline.results.rows import CommonPrefix, ObjectInfo, Results
 from strandline.tree.rows import SCHEMA, Entry, column, empty_rows, entries_of
 
 WINDOW_ROWS = 10_000

@@ -1,0 +1,1 @@
+"""What calls return where there may be many rows: objects, differences, commits."""
