@@ -226,3 +226,38 @@ def test_what_a_format_cannot_hold_is_refused(main: Branch, spark: SparkSession)
     assert not main.list().first()
     main.table("d").write(spark.createDataFrame([(r"\N", "-")], "x string, y string"), file_format="json")
     assert main.table("d").to_spark(spark).collect()[0].x == r"\N"
+
+
+@pytest.mark.parametrize("character", ["x", "{", "\\", "]", "^", "é"])
+def test_both_engines_name_the_longest_folders_and_refuse_longer_ones(
+    main: Branch, spark: SparkSession, character: str
+) -> None:
+    most = 253 // {"x": 1, "é": 2}.get(character, 3)  # the column's name and "=" take two bytes of 255
+    for length in (most, most + 1):
+        text = character * length
+        makers = {
+            "arrow": pa.table({"p": [text], "id": [1]}),
+            "spark": spark.createDataFrame([(text, 1)], "p string, id long"),
+        }
+        for engine, data in makers.items():
+            table = main.table(f"{engine}{length}")
+            if length == most:
+                table.write(data, partition_by="p")
+                assert table.to_arrow()["p"].to_pylist() == [text]
+            else:
+                with pytest.raises(UsageError, match="cannot be the name of a partition's folder"):
+                    table.write(data, partition_by="p")
+                assert not table.exists()
+
+
+def test_rows_that_are_none_leave_no_file(main: Branch, spark: SparkSession) -> None:
+    empty = spark.createDataFrame([], "id long, p string")
+    for data in (empty, empty.toArrow()):
+        table = main.table(f"t-{type(data).__module__[:7]}")
+        assert table.write(data).files == 0
+        assert table.to_spark(spark).schema == empty.schema
+        assert table.to_arrow().num_rows == table.to_spark(spark).count() == 0
+        table.write(spark.createDataFrame([(1, "a")], "id long, p string"))
+        done = table.write(data)
+        assert (done.files, done.bytes, done.rows, done.changes) == (0, 0, 0, 0)
+        assert len(table.files()) == 1

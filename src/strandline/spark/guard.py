@@ -14,10 +14,11 @@ from pyspark.sql.types import ArrayType, DataType, DateType, MapType, StringType
 from strandline.errors import UsageError
 from strandline.spark.read import quoted
 from strandline.tables.formats import FIRST_GREGORIAN_DAY, SAFE_OPTIONS
-from strandline.tables.layout import UNNAMED
+from strandline.tables.layout import ESCAPED, FOLDER_MAX_BYTES, UNNAMED
 from strandline.tables.record import TableRecord
 
 SHOWN = "{value}"
+SHOWN_MAX_CHARS = 60
 NULL = SAFE_OPTIONS["csv"]["nullValue"]
 UNFIT, END = "strandline: this would come back as something else: ", " :end"
 
@@ -46,7 +47,9 @@ def guarded(data: DataFrame, record: TableRecord) -> DataFrame:
         lost: Column | None = None
         why = ""
         if name in record.partition_by and isinstance(kind, StringType):
-            lost = column.isin(*UNNAMED) | column.contains("\0")
+            escapes = F.length(column) - F.length(F.regexp_replace(column, ESCAPED, ""))
+            too_long = F.octet_length(column) + 2 * escapes > FOLDER_MAX_BYTES - len(f"{name}=".encode())
+            lost = column.isin(*UNNAMED) | column.contains("\0") | too_long
             why = f"the text {SHOWN} in column {name}, which cannot be the name of a partition's folder"
         elif name in record.partition_by:
             pass
@@ -62,7 +65,11 @@ def guarded(data: DataFrame, record: TableRecord) -> DataFrame:
         if lost is not None:
             is_guarded = True
             before, shown, after = (UNFIT + why + END).partition(SHOWN)
-            said = F.concat(F.lit(f"{before}'"), quoted(name), F.lit(f"'{after}")) if shown else F.lit(before)
+            said = (
+                F.concat(F.lit(f"{before}'"), F.substring(quoted(name), 1, SHOWN_MAX_CHARS), F.lit(f"'{after}"))
+                if shown
+                else F.lit(before)
+            )
             refused = F.raise_error(said).cast(kind)
             column = F.when(lost, refused).otherwise(column).alias(name)
         columns.append(column)

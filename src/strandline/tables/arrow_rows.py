@@ -23,7 +23,7 @@ from strandline.tables.condition import Condition
 from strandline.tables.frames import Scan, arrow_schema, rows_of
 from strandline.tables.given import data_of, plain_values, reason_of
 from strandline.tables.keys import Unfulfilled, told
-from strandline.tables.layout import NULL_PARTITION, UNNAMED
+from strandline.tables.layout import ESCAPED, FOLDER_MAX_BYTES, NULL_PARTITION, UNNAMED
 from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import Statistics
@@ -35,13 +35,10 @@ GROUP_MIN_ROWS = 128 << 10
 GROUP_MAX_ROWS = 1 << 20
 OPEN_FILES_MAX = 512
 PARTITIONS_MAX = 100_000
-FOLDER_MAX_BYTES = 255
-"""What file systems allow."""
 COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none", "uncompressed")
 DEFAULT_COMPRESSION = "snappy"
 """Spark's, too."""
-_ESCAPED = re.compile("[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]")
-"""What Spark escapes in the name of a partition's folder."""
+_ESCAPED = re.compile(ESCAPED)
 _UNFIT_PARTITIONS = ("binary", "float")
 """Spark spells the same number in another way, and a partition that has two names is two partitions to a merge."""
 

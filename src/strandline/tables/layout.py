@@ -11,6 +11,10 @@ from strandline.core.physical import PHYSICAL_ROOT
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 UNNAMED = ("", NULL_PARTITION)
 """Texts that would come back as null if they named the folder of a partition."""
+FOLDER_MAX_BYTES = 255
+"""What file systems allow for the name of a folder."""
+ESCAPED = "[\x01-\x1f\"#%'*/:=?\\\\\x7f{\\[\\]^]"
+"""What Spark escapes in the name of a partition's folder, each as three characters; Java reads this class, too."""
 OVERWRITE_NAME = "_strandline_overwrite.json"
 """An object in each folder that an overwrite replaced, different for each write. File names never collide, so without
 it two branches that replaced the same partition would merge into both; with it they conflict."""

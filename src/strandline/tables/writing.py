@@ -155,6 +155,8 @@ def _write(table: Table, branch: WritableTableRef, rows: Source, options: WriteO
             ) from error
         raise
     rows_written = total_rows(statistics.get(file.info.physical_address) for file in files)
+    # a file without rows, as Spark writes one for an empty frame, would only be opened by each reader
+    files = [file for file in files if _rows(file, statistics) != 0]
     if replaced is not None and replaced.where and not replaced.taken and rows_written == 0:
         files, replaced = [], None  # nothing is replaced by nothing, and nobody needs to hear of it
     entries = [(file.info.path, _entry(file, statistics)) for file in files]
@@ -398,6 +400,11 @@ def _statistics(rows: Source, table: Table, record: TableRecord, files: Sequence
             raise table.ref._missing(file.info) from None
 
     return dict(in_parallel(footer, files))
+
+
+def _rows(file: TableFile, statistics: dict[str, Statistics]) -> int | None:
+    known = statistics.get(file.info.physical_address)
+    return None if known is None else known.rows
 
 
 def _entry(file: TableFile, statistics: dict[str, Statistics]) -> Entry:
