@@ -165,9 +165,11 @@ def test_two_compactors_do_not_harm_each_other(one: Client, two: Client) -> None
     assert two.main.compact().outcome == "cooling down"
 
 
-def test_a_late_writer_into_a_compacted_token_writes_again(one: Client, two: Client) -> None:
+@pytest.mark.parametrize("call", ["set_many_while", "set"])
+def test_a_late_writer_into_a_compacted_token_writes_again(one: Client, two: Client, call: str) -> None:
+    one.store.guards = call != "set"
     committed(one, a=1)
-    one.before("set", 1, lambda: two.main.compact())  # right before the entry gets into the old token
+    one.before(call, 1, lambda: two.main.compact())  # right before the entry gets into the old token
     link(one.main, "b", 1)
     assert contents(two)["b"] == "1"
     two.main.commit("c")

@@ -82,10 +82,11 @@ def test_a_write_that_gives_up_after_it_was_made_does_not_say_that_nothing_happe
     one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 4)
+    one.store.guards = False
 
     def interrupt() -> None:
         seal_by(two)
-        one.before("set", 1, interrupt)
+        one.before("set_many", 1, interrupt)
 
     one.before("set", 1, interrupt)
     with pytest.raises(Contention) as lost:

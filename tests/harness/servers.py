@@ -147,7 +147,7 @@ def _answers(url: str) -> bool:
 
 
 @contextmanager
-def redis(*, synced: bool = True) -> Iterator[str]:
+def redis(*, synced: bool = True, cluster: bool = False) -> Iterator[str]:
     """A Redis server; yields its URL."""
     program = needed("STRANDLINE_TEST_REDIS", "Redis")
     with data_folder() as folder:
@@ -155,6 +155,8 @@ def redis(*, synced: bool = True) -> Iterator[str]:
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
         if synced:
             command += ["--appendonly", "yes", "--appendfsync", "always"]
+        if cluster:
+            command += ["--cluster-enabled", "yes", "--cluster-port", str(free_port())]
         with running(command, folder, port):
             yield f"redis://127.0.0.1:{port}/0"
 

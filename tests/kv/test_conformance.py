@@ -77,3 +77,14 @@ class TestFaultyWithoutFaults(StoreTests):
     @pytest.fixture
     def store(self) -> Iterator[Store]:
         yield FaultyStore(MemoryStore())
+
+
+class TestDefaults(StoreTests):
+    """What a store of somebody else's gets that has no faster paths."""
+
+    shares_data_with_a_fork = False
+    compares_and_writes_in_one_step = False
+
+    @pytest.fixture
+    def store(self) -> Iterator[Store]:
+        yield FaultyStore(MemoryStore(), guards=False)

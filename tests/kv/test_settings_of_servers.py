@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import psycopg
@@ -13,9 +15,13 @@ import pytest
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv import open_store
 from strandline.kv.postgres import REPEATS, PostgresStore
+from strandline.kv.store import Guard, Guarded
 from strandline.redaction import SecretUrl
+from tests.harness import servers
 
 pytestmark = pytest.mark.server
+STARVED_S = 10.0
+"""What waits for so long beside writers of a millisecond was passed over by hundreds of them."""
 
 
 @pytest.fixture
@@ -48,6 +54,50 @@ def test_a_redis_that_keeps_what_it_acknowledged_is_opened(
     config("maxmemory", memory)
     config("maxmemory-policy", policy)
     open_store(redis_url).close()
+
+
+@pytest.mark.parametrize("options", ["", "?sync=relaxed"])
+def test_a_redis_cluster_is_refused(options: str) -> None:
+    with servers.redis(cluster=True) as url, pytest.raises(InvalidSettings, match="Redis Cluster") as refused:
+        open_store(url + options)
+    assert "PostgreSQL" in refused.value.next
+
+
+def test_many_guarded_writers_do_not_keep_a_guard_from_changing(postgres_url: str) -> None:
+    """Share locks on a row may starve those who want to change it."""
+    table, partition, key = f"t{uuid.uuid4().hex}", b"refs", b"main"
+    with ExitStack() as stack:
+        stores = [stack.enter_context(open_store(f"{postgres_url}?table={table}")) for _ in range(4)]
+        stores[0].set(partition, key, b"0")
+        stop = threading.Event()
+        written: list[int] = []
+
+        def write(number: int) -> None:
+            store, mine = stores[number % 4], 0
+            while not stop.is_set():
+                held = store.get(partition, key)
+                assert held is not None
+                pairs = [(b"%d/%d" % (number, mine), b"v")]
+                mine += store.set_many_while(b"staged", pairs, Guard(partition, key, held)) is Guarded.WRITTEN
+            written.append(mine)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(64)]
+        for thread in threads:
+            thread.start()
+        waited = []
+        try:
+            with open_store(f"{postgres_url}?table={table}") as own:  # whose connections no writer uses
+                for change in range(20):
+                    began = time.monotonic()
+                    own.set_if(partition, key, b"%d" % (change + 1), b"%d" % change)
+                    waited.append(time.monotonic() - began)
+                    time.sleep(0.05)
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+    assert sum(written) > 0
+    assert max(waited) < STARVED_S, waited
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])

@@ -18,7 +18,7 @@ from strandline.repository.names.settings import change_settings
 from strandline.repository.upkeep.garbage import Collector
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.harness.clients import Client, link
+from tests.harness.clients import Client, link, shown
 from tests.rules.test_branch_rules import at_each_call
 
 
@@ -79,11 +79,22 @@ def test_a_branch_that_was_deleted_meanwhile_does_not_stay_the_default(
 
 
 def test_a_writer_with_an_older_record_meets_new_rules(one: Client, two: Client) -> None:
+    one.store.guards = False
     one.before("set", 1, lambda: two.repo.protect("main", ["stage"]))
     with pytest.raises(OutcomeUnknown):  # it read the record before the rule came, and writes after
         link(one.main, "a", 1)
     with pytest.raises(BranchProtected):
         link(one.main, "b", 1)
+
+
+def test_a_guarded_write_with_an_older_record_leaves_nothing_where_new_rules_forbid_it(
+    one: Client, two: Client
+) -> None:
+    link(one.main, "warm", 1)
+    one.before("set_many_while", 1, lambda: two.repo.protect("main", ["stage"]))
+    with pytest.raises(BranchProtected):
+        link(one.main, "a", 1)
+    assert shown(two) == ["warm"]
 
 
 def test_the_commit_that_a_lock_began_with_is_kept(drivers: tuple[Client, Client], clock: ManualClock) -> None:

@@ -109,6 +109,12 @@ def test_an_order_is_run_the_other_way_round_only_if_it_matters() -> None:
     assert not depend(writes, scan._replace(keys=(b"a", b"k")))
     assert not depend(scan, writes._replace(partition=b"q"))
     assert not depend(writes._replace(partition=None), writes)
+    guarded = other._replace(partition=b"q", guard=(b"p", b"k"))
+    assert depend(guarded, writes)
+    assert depend(writes, guarded)
+    assert not depend(guarded, reads)
+    assert not depend(guarded, other)
+    assert not depend(guarded, guarded._replace(keys=(b"another",)))
     both = {0: writes, 1: writes}
     assert list(races([Event(0, writes, both), Event(1, writes, both)])) == [(0, 1)]
     assert list(races([Event(0, writes, both), Event(1, other, both)])) == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from strandline.clock import Microseconds, backoff_s
 from strandline.envelope import decode, encode
 from strandline.errors import Advice, BranchGone, OutcomeUnknown, RefNotFound, StoreUnavailable
 from strandline.ids import BranchId, CommitId, new_id
-from strandline.kv.store import PredicateFailed
+from strandline.kv.store import Guard, Guarded, PredicateFailed
 from strandline.operations import warning
 
 SETTLE_ATTEMPTS = 5
@@ -98,6 +99,11 @@ class BranchCell:
             if 0 <= age_us <= CACHED_MAX_AGE_S * 1_000_000:
                 return last, False
         return self.read(branch_id), True
+
+    def set_while(self, seen: Seen, pairs: Sequence[tuple[bytes, bytes]]) -> Guarded:
+        """Stage entries under the token of the record that was `seen`, while that is the record."""
+        guard = Guard(self.stores.refs, self._key, seen.raw)
+        return self.stores.kv.set_many_while(self.stores.staging(seen.branch.staging_token), pairs, guard)
 
     @property
     def remembered(self) -> BranchRecord | None:

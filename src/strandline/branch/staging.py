@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from itertools import chain
 
 from strandline.branch.at import BranchAt
 from strandline.branch.attempts import Attempts
@@ -10,16 +11,82 @@ from strandline.branch.cell import Seen
 from strandline.branch.locking import Pairs, what_is_left
 from strandline.branch.rules.lock_rules import locked_key, refuse_locked_keys
 from strandline.branch.rules.record import refuse_blocked
-from strandline.branch.staged import write_pairs
 from strandline.errors import BranchGone, NotAllowed, OutcomeUnknown, RangeLocked, StoreUnavailable
 from strandline.ids import StagingToken
+from strandline.kv.store import GUARDED_MAX_BYTES, Guarded, in_part
 
-Write = Callable[[bytes, Pairs], None]
-"""Puts pairs into a partition; raises if that failed."""
+GUARDED_ATTEMPTS = 3
+"""A guard is refused after every change of the record, and the token moves with few of them: where a branch changes
+faster than it can be written to, a writer that lost so often writes without a guard and looks afterwards."""
 
 
-def stage(at: BranchAt, pairs: Pairs, write: Write, fresh: Seen | None = None) -> None:
+def stage(at: BranchAt, pairs: Pairs, fresh: Seen | None = None) -> None:
     """Write into the staging token so that the write is surely a part of the branch when this returns.
+
+    Any number of entries; each part of as many as a store guards at once is a write of its own, so a failed call may
+    have staged some.
+
+    Args:
+        fresh: a record that was read after the caller's own call began.
+
+    Raises:
+        RangeLocked: a lock of somebody else covers it. Nothing of it is visible, or of this part of it.
+    """
+    for number, part in enumerate(_parts(pairs, at.stores.kv.guarded_max_pairs)):
+        with in_part(number > 0):
+            _stage_part(at, part, None if number else fresh)
+
+
+def _parts(pairs: Pairs, most: int) -> Iterator[Pairs]:
+    for first in range(0, len(pairs), most):
+        part = pairs[first : first + most]
+        fits = max(1, len(part) * GUARDED_MAX_BYTES // max(1, sum(map(len, chain.from_iterable(part)))))
+        for at in range(0, len(part), fits):
+            yield part[at : at + fits]
+
+
+def _stage_part(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> None:
+    """Write some entries at one instant.
+
+    Invariant: the write happens at an instant at which the record is the one that it was judged by: it allows the
+    write, no lock covers it, and the token of the write is its staging token. So every later scan of the token, by a
+    committer or anyone else, sees the write, and a record from a cache will do.
+    """
+    attempts = Attempts(at.cell, "write")
+    seen = _allowing(at, pairs, fresh)
+    for _ in range(GUARDED_ATTEMPTS):
+        attempts.next()
+        outcome = at.cell.set_while(seen, pairs)
+        if outcome is Guarded.WRITTEN:
+            return
+        if outcome is Guarded.MAYBE:
+            _write_and_look(at, pairs, seen.branch.staging_token, attempts)
+            return
+        seen = _allowing(at, pairs, at.read(shared=True))
+    _write_and_look(at, pairs, None, attempts)
+
+
+def _allowing(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> Seen:
+    """A record that allows a write, a remembered one if `fresh` is None. What refuses has been read just now."""
+    seen, is_new = (fresh, True) if fresh else at.cell.cached(at.branch_id)
+    try:
+        _refuse(at, seen, pairs)
+    except (NotAllowed, RangeLocked):
+        if is_new:
+            raise
+        seen = at.read(shared=True)
+        _refuse(at, seen, pairs)
+    return seen
+
+
+def _refuse(at: BranchAt, seen: Seen, pairs: Pairs) -> None:
+    refuse_blocked(seen.branch, "stage", at.name)
+    if seen.branch.locks or seen.branch.whole:
+        refuse_locked_keys(seen.branch, at.name, sorted(key for key, _ in pairs))
+
+
+def _write_and_look(at: BranchAt, pairs: Pairs, token: StagingToken | None, attempts: Attempts) -> None:
+    """Write where the store could not guard, until it is known that a write was in time.
 
     Invariant: a token that is the staging token in a read begun after the write ended was not sealed before the write
     ended, so every later scan of it, by a committer or anyone else, sees the write. If it is not, a committer may or
@@ -30,48 +97,41 @@ def stage(at: BranchAt, pairs: Pairs, write: Write, fresh: Seen | None = None) -
     sealed long ago: a commit that is scanning it would show this write and lack others that returned before it began.
 
     Args:
-        fresh: a record that was read after the caller's own call began.
-
-    Raises:
-        RangeLocked: a lock of somebody else covers it. Nothing of it is visible.
+        token: that the entries were written under just now, if they were.
     """
-    has_written = False
-    token = StagingToken("")
-    attempts = Attempts(at.cell, "write")
     while True:
-        if attempts.next():
-            fresh = None
         try:
-            seen = fresh or at.read(shared=True)
-            refuse_blocked(seen.branch, "stage", at.name)
-            if seen.branch.locks or seen.branch.whole:
-                keys = sorted(key for key, _ in pairs)
-                if not has_written:
-                    refuse_locked_keys(seen.branch, at.name, keys)
-                elif locked_key(seen.branch, keys):
+            seen = None
+            if token is not None:
+                attempts.safe = f"It is unknown whether the write is a part of branch {at.name!r}."
+                seen = at.read(shared=True)
+                if seen.branch.staging_token == token:
+                    return
+            if attempts.next() or seen is None:
+                seen = at.read(shared=True)
+            if token is None:
+                _refuse(at, seen, pairs)
+            else:
+                refuse_blocked(seen.branch, "stage", at.name)
+                if locked_key(seen.branch, sorted(key for key, _ in pairs)):
                     pairs = what_is_left(at, pairs, token)
                     if not pairs:
                         return
-                    fresh = None
                     continue
-            token = seen.branch.staging_token
-            write(at.stores.staging(token), pairs)
-            has_written = True
-            attempts.safe = f"It is unknown whether the write is a part of branch {at.name!r}."
-            fresh = at.read(shared=True)
-            if fresh.branch.staging_token == token:
-                return
+            under = seen.branch.staging_token
+            at.stores.kv.set_many(at.stores.staging(under), pairs)
+            token = under
         except BranchGone as error:
-            if has_written:
+            if token is not None:
                 error.safe = "The write went to the deleted branch and is lost with it."
                 error.args = (" ".join((error.what, error.safe, error.next)),)
             raise
         except NotAllowed as error:
-            raise (refused_too_late(at.name, error) if has_written else error) from None
+            raise (error if token is None else refused_too_late(at.name, error)) from None
         except OutcomeUnknown:
             raise
         except StoreUnavailable as error:
-            if not has_written:
+            if token is None:
                 raise
             raise unchecked(at.name, error) from error
 
@@ -96,12 +156,3 @@ def refused_too_late(name: str, error: NotAllowed | RangeLocked) -> OutcomeUnkno
         safe=f"It is unknown whether the write is a part of branch {name!r}.",
         next="Read it back.",
     )
-
-
-def stage_one(at: BranchAt, key: bytes, value: bytes, fresh: Seen | None = None) -> None:
-    stage(at, [(key, value)], lambda partition, _: at.stores.kv.set(partition, key, value), fresh)
-
-
-def stage_many(at: BranchAt, pairs: Pairs) -> None:
-    """Stage any number of entries with one check of the branch; not atomic: a failed call may have staged some."""
-    stage(at, pairs, lambda partition, left: write_pairs(at.stores, partition, left))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from os import getpid
 
 from strandline.errors import StoreUnavailable
-from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
+from strandline.kv.store import ABSENT, PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store
 
 
 class _Partition:
@@ -99,6 +99,15 @@ class MemoryStore(Store):
             held = self._partition(partition)
             for key, value in pairs:
                 held.put(key, value)
+
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        with self._alone:
+            if self._partition(guard.partition).values.get(guard.key) != guard.value:
+                return Guarded.REFUSED
+            held = self._partition(partition)
+            for key, value in pairs:
+                held.put(key, value)
+            return Guarded.WRITTEN
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         with self._alone:

@@ -15,7 +15,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from strandline.clock import backoff_s
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv.pooled import ForkSafePool
-from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
+from strandline.kv.store import ABSENT, PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store, in_part
 from strandline.redaction import SecretUrl
 
 # without a handler, Python prints its warnings: what they say is in the error of the call that waited
@@ -48,6 +48,13 @@ _SET = (
     "INSERT INTO {table} (partition, key, value) VALUES (%s, %s, %s) "
     "ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value"
 )
+_SET_WHILE = (
+    "WITH held AS MATERIALIZED ("
+    "SELECT 1 FROM {table} WHERE partition = %s AND key = %s AND value = %s FOR SHARE"
+    "), written AS (INSERT INTO {table} (partition, key, value) "
+    "SELECT %s, k, v FROM unnest(%s::bytea[], %s::bytea[]) AS pairs(k, v) WHERE EXISTS (SELECT 1 FROM held) "
+    "ON CONFLICT (partition, key) DO UPDATE SET value = excluded.value) SELECT count(*) FROM held"
+)
 _INSERT = "INSERT INTO {table} (partition, key, value) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 _SWAP = "UPDATE {table} SET value = %s WHERE partition = %s AND key = %s AND value = %s"
 _DELETE = "DELETE FROM {table} WHERE partition = %s AND key = ANY(%s)"
@@ -69,6 +76,8 @@ class PostgresStore(Store):
         table: the table's name, made when missing.
         allow_async_commit: open a server that acknowledges writes before they are on disk.
     """
+
+    guarded_max_pairs = WRITE_BATCH_ROWS
 
     def __init__(self, conninfo: str, *, table: str = "strandline_kv", allow_async_commit: bool = False) -> None:
         if not table.isidentifier() or not table.isascii():
@@ -179,6 +188,12 @@ class PostgresStore(Store):
             columns = [key for key, _ in batch], [value for _, value in batch]
             with in_part(first > 0):
                 self._execute(_UPSERT, (partition, *columns), lambda cursor: None)
+
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        ordered = sorted(pairs)
+        columns = [key for key, _ in ordered], [value for _, value in ordered]
+        held = self._execute(_SET_WHILE, (*guard, partition, *columns), lambda cursor: cursor.fetchone())
+        return Guarded.WRITTEN if held and held[0] else Guarded.REFUSED
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         ordered = sorted(keys)

@@ -18,7 +18,7 @@ from redis.retry import Retry
 
 from strandline.errors import InvalidSettings, StoreUnavailable
 from strandline.kv.pooled import ForkSafePool
-from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
+from strandline.kv.store import ABSENT, PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store, in_part
 from strandline.redaction import SecretUrl
 
 SOCKET_TIMEOUT_S = 10.0
@@ -41,6 +41,14 @@ elseif held ~= ARGV[4] then
 end
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 redis.call('ZADD', KEYS[1], 0, ARGV[1])
+return 1"""
+# KEYS: index, values, values of the guard; ARGV: the guard's key and value, then keys and values
+_SET_WHILE = """
+if redis.call('HGET', KEYS[3], ARGV[1]) ~= ARGV[2] then return 0 end
+for i = 3, #ARGV, 2 do
+  redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1])
+  redis.call('ZADD', KEYS[1], 0, ARGV[i])
+end
 return 1"""
 _DELETE = """
 for i = 1, #ARGV do
@@ -68,10 +76,13 @@ class RedisStore(Store):
         allow_relaxed_sync: open a server that acknowledges writes before they are on disk.
     """
 
+    guarded_max_pairs = BATCH_KEYS
+
     def __init__(self, url: str, *, prefix: str = "strandline", allow_relaxed_sync: bool = False) -> None:
         self._url = SecretUrl(url)
         self._prefix = prefix.encode()
         self._pool = ForkSafePool(self._connect, lambda client: client.close(), "Redis")
+        self._refuse_cluster()
         if not allow_relaxed_sync:
             self._refuse_relaxed_sync()
 
@@ -92,6 +103,19 @@ class RedisStore(Store):
                 "besides prefix= and sync=always|relaxed.",
             ) from None  # the driver's errors may show the password
         return client
+
+    def _refuse_cluster(self) -> None:
+        with self._client("no") as client:
+            try:
+                about = client.info("cluster")
+            except redis.ResponseError:  # INFO is not allowed: a write across slots will be refused, in its own words
+                return
+        if about.get("cluster_enabled"):
+            self.close()
+            raise InvalidSettings(
+                "This is a Redis Cluster, where a write cannot compare a key that lies in another slot.",
+                next="Take a Redis server without cluster mode, or PostgreSQL.",
+            )
 
     def _refuse_relaxed_sync(self) -> None:
         advice = "Set both on the server, or add sync=relaxed to the URL if losing acknowledged writes is fine."
@@ -181,6 +205,13 @@ class RedisStore(Store):
             flat = [part for pair in pairs[first : first + BATCH_KEYS] for part in pair]
             with in_part(first > 0):
                 self._eval(_SET, "unknown", partition, *flat)
+
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        names = (*self._names(partition), self._names(guard.partition)[1])
+        flat = [part for pair in pairs for part in pair]
+        with self._client("unknown") as client:
+            done = client.eval(_SET_WHILE, len(names), *names, guard.key, guard.value, *flat)
+        return Guarded.WRITTEN if done else Guarded.REFUSED
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         listed = list(keys)

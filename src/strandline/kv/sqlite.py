@@ -23,7 +23,7 @@ from strandline.errors import NOTHING_CHANGED, Corrupted, InvalidSettings, Stora
 from strandline.kv.fork_gate import FileId, Session, gate
 from strandline.kv.network_fs import network_file_system
 from strandline.kv.sqlite_reading import connect_reading, is_not_writable
-from strandline.kv.store import ABSENT, PAGE_KEYS, Page, Predicate, PredicateFailed, Store
+from strandline.kv.store import ABSENT, PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store
 
 BUSY_TIMEOUT_S = 30.0
 """How long a write waits for another process's transaction."""
@@ -34,7 +34,11 @@ READ_ATTEMPTS = 10
 """How often a read is repeated that another process's write came in between of."""
 DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
-_UPSERT = "INSERT INTO kv(k, v) VALUES (?, ?) ON CONFLICT(k) DO UPDATE SET v = excluded.v"
+_REPLACE = "ON CONFLICT(k) DO UPDATE SET v = excluded.v"
+_UPSERT = f"INSERT INTO kv(k, v) VALUES (?, ?) {_REPLACE}"
+_GUARDED = f"INSERT OR IGNORE INTO kv(k, v) VALUES (?, (SELECT ? FROM kv WHERE k = ? AND v = ?)) {_REPLACE}"
+"""Where the guard does not hold there is no value, which the table refuses and the statement ignores."""
+_HOLDS = "SELECT 1 FROM kv WHERE k = ? AND v = ?"
 _INSERT = "INSERT INTO kv(k, v) VALUES (?, ?) ON CONFLICT(k) DO NOTHING"
 _SWAP = "UPDATE kv SET v = ? WHERE k = ? AND v = ?"
 _DELETE = "DELETE FROM kv WHERE k = ?"
@@ -61,14 +65,22 @@ class _Write:
     Attributes:
         arguments: of the statement; a list of them if it is done with each.
         is_swap: it has to change exactly one row.
+        guard: a key and the value that it must hold, if the list of arguments is to be done.
     """
 
-    __slots__ = ("arguments", "done", "error", "is_swap", "leads", "statement", "wake")
+    __slots__ = ("arguments", "done", "error", "guard", "is_swap", "leads", "statement", "wake")
 
-    def __init__(self, statement: str, arguments: tuple[bytes, ...] | list[tuple[bytes, ...]], is_swap: bool) -> None:
+    def __init__(
+        self,
+        statement: str,
+        arguments: tuple[bytes, ...] | list[tuple[bytes, ...]],
+        is_swap: bool,
+        guard: tuple[bytes, bytes] | None,
+    ) -> None:
         self.statement = statement
         self.arguments = arguments
         self.is_swap = is_swap
+        self.guard = guard
         self.wake = threading.Lock()
         self.wake.acquire()
         self.done = False
@@ -85,6 +97,8 @@ class SqliteStore(Store):
         allow_network_fs: open a file on a network file system all the same. SQLite's write-ahead log needs shared
             memory between its processes; over a network, two machines corrupt each other's data.
     """
+
+    guarded_max_pairs = 20_000
 
     def __init__(self, path: str | Path, *, synced: bool = True, allow_network_fs: bool = False) -> None:
         self.path = Path(path)
@@ -290,7 +304,9 @@ class SqliteStore(Store):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
-    def _run(self, statement: str, arguments: Any, *, is_swap: bool = False) -> None:
+    def _run(
+        self, statement: str, arguments: Any, *, is_swap: bool = False, guard: tuple[bytes, bytes] | None = None
+    ) -> None:
         """Do a statement in a transaction, perhaps with those of other threads.
 
         Args:
@@ -298,7 +314,7 @@ class SqliteStore(Store):
         """
         if gate.is_shut and gate.is_forking:
             raise _about_to_fork(self.path)  # a leader may wait for this thread, which would then wait for the leader
-        mine = _Write(statement, arguments, is_swap)
+        mine = _Write(statement, arguments, is_swap, guard)
         with self._mutex:
             self._queue.append(mine)
             mine.leads = not self._has_leader
@@ -408,6 +424,10 @@ class SqliteStore(Store):
         if isinstance(arguments, list):
             if session.is_lost:
                 raise _lost(self.path)
+            # the transaction has begun with its lock, so what holds now holds when it ends
+            if write.guard and connection.execute(_HOLDS, write.guard).fetchone() is None:
+                write.error = PredicateFailed()
+                return
             connection.executemany(statement, arguments)
             return
         # a signal handler of this very thread may have forked; between this look and the statement none can run
@@ -434,6 +454,18 @@ class SqliteStore(Store):
         prefix = partition + b"\0"
         if rows := [(prefix + key, value) for key, value in pairs]:
             self._run(_UPSERT, rows)
+
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        prefix, held = partition + b"\0", (guard.partition + b"\0" + guard.key, guard.value)
+        try:
+            if len(pairs) == 1:
+                key, value = pairs[0]
+                self._run(_GUARDED, (prefix + key, value, *held), is_swap=True)
+            else:
+                self._run(_UPSERT, [(prefix + key, value) for key, value in pairs], guard=held)
+        except PredicateFailed:
+            return Guarded.REFUSED
+        return Guarded.WRITTEN
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         prefix = partition + b"\0"

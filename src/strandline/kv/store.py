@@ -19,6 +19,8 @@ PAGE_KEYS = 10_000
 """How many pairs a scan fetches at a time unless told otherwise."""
 PARTITION_MAX_BYTES = 256
 KEY_MAX_BYTES = 1024
+GUARDED_MAX_BYTES = 4 << 20
+"""What one guarded write may hold: the change of its guard has to wait for it."""
 
 
 class Absent(Enum):
@@ -36,6 +38,25 @@ class PredicateFailed(Exception):
 
     Not a `StrandlineError`: every caller decides what losing a swap means, none lets it out.
     """
+
+
+class Guard(NamedTuple):
+    """A key, and the value that it has to hold while others are written."""
+
+    partition: bytes
+    key: bytes
+    value: bytes
+
+
+class Guarded(Enum):
+    """What became of a guarded write."""
+
+    WRITTEN = "written"
+    """At an instant at which the guard held."""
+    REFUSED = "refused"
+    """The guard holds something else. Nothing was written."""
+    MAYBE = "maybe"
+    """All was written, but it cannot be told whether the guard still held then."""
 
 
 class Page(NamedTuple):
@@ -102,6 +123,9 @@ class Store(ABC):
 
     # --- faster paths: the defaults mean the same as a loop -----------------------------------------------------------
 
+    guarded_max_pairs = 1_000
+    """How many pairs a guarded write may hold: as many as the store writes at once anyway."""
+
     def scan_pages(
         self, partition: bytes, start: bytes = b"", end: bytes | None = None, page_keys: int = PAGE_KEYS
     ) -> Iterator[Page]:
@@ -132,6 +156,33 @@ class Store(ABC):
         for at, (key, value) in enumerate(pairs):
             with in_part(at > 0):
                 self.set(partition, key, value)
+
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        """Several sets with distinct keys, all or none of them, at an instant at which the guard holds its value.
+
+        This default, which is for stores that cannot compare and write in one step, looks at the guard before and
+        after: only it answers `MAYBE`, and a failed call may have done some of the sets.
+
+        Args:
+            pairs: at most `guarded_max_pairs`, of `GUARDED_MAX_BYTES` together; one larger pair may go alone.
+            guard: a key that never returns to an earlier value; that is up to those who change it.
+
+        Raises:
+            StoreUnavailable: if `happened` is "unknown", the sets may also come later, while the guard still holds.
+        """
+        if not self._holds(guard):
+            return Guarded.REFUSED
+        if len(pairs) == 1:
+            self.set(partition, *pairs[0])
+        else:
+            self.set_many(partition, pairs)
+        try:
+            return Guarded.WRITTEN if self._holds(guard) else Guarded.MAYBE
+        except StoreUnavailable:
+            return Guarded.MAYBE
+
+    def _holds(self, guard: Guard) -> bool:
+        return self.get(guard.partition, guard.key) == guard.value
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         """Several deletes, in no promised order; a failed call may have done some of them, as in `set_many`."""

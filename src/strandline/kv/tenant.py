@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from strandline.errors import InvalidName
-from strandline.kv.store import PAGE_KEYS, Page, Predicate, Store
+from strandline.kv.store import PAGE_KEYS, Guard, Guarded, Page, Predicate, Store
 
 _TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 
@@ -24,6 +24,7 @@ class TenantStore(Store):
         self.shared = store
         """What all tenants share."""
         self._prefix = tenant.encode() + b"/"
+        self.guarded_max_pairs = store.guarded_max_pairs
 
     def get(self, partition: bytes, key: bytes) -> bytes | None:
         return self._store.get(self._prefix + partition, key)
@@ -45,6 +46,10 @@ class TenantStore(Store):
 
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         self._store.set_many(self._prefix + partition, pairs)
+
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        theirs = guard._replace(partition=self._prefix + guard.partition)
+        return self._store.set_many_while(self._prefix + partition, pairs, theirs)
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         self._store.delete_many(self._prefix + partition, keys)

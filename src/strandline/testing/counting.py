@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from strandline.kv.store import PAGE_KEYS, Page, Predicate, Store
+from strandline.kv.store import PAGE_KEYS, Guard, Guarded, Page, Predicate, Store
 
 
 class CountingStore(Store):
@@ -15,6 +15,7 @@ class CountingStore(Store):
     def __init__(self, store: Store) -> None:
         self._store = store
         self.calls: Counter[str] = Counter()
+        self.guarded_max_pairs = store.guarded_max_pairs
 
     @contextmanager
     def counted(self) -> Iterator[Counter[str]]:
@@ -51,6 +52,10 @@ class CountingStore(Store):
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         self.calls["set_many"] += 1
         self._store.set_many(partition, pairs)
+
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        self.calls["set_many_while"] += 1
+        return self._store.set_many_while(partition, pairs, guard)
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         self.calls["delete_many"] += 1

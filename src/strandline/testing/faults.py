@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from typing import TypeVar
 
 from strandline.errors import StoreUnavailable
-from strandline.kv.store import PAGE_KEYS, Page, Predicate, PredicateFailed, Store
+from strandline.kv.store import PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store
 
 
 class Outcome(Enum):
@@ -22,6 +23,7 @@ class Outcome(Enum):
     """The caller learns that it may have happened, and it happens only after the store's next call."""
 
 
+Result = TypeVar("Result")
 Plan = Callable[[str, bytes, bytes], Outcome]
 """From the name of a call, its partition and its key to its outcome. Reads can only be DONE or NOT_DONE."""
 
@@ -31,11 +33,17 @@ def always_done(_call: str, _partition: bytes, _key: bytes) -> Outcome:
 
 
 class FaultyStore(Store):
-    """Not thread-safe beyond what the store beneath is: plans are for one thread at a time."""
+    """Not thread-safe beyond what the store beneath is: plans are for one thread at a time.
 
-    def __init__(self, store: Store, plan: Plan = always_done) -> None:
+    Attributes:
+        guards: whether a guarded write is one call, as in a store that can do so; else it is several.
+    """
+
+    def __init__(self, store: Store, plan: Plan = always_done, *, guards: bool = True) -> None:
         self._store = store
         self.plan = plan
+        self.guards = guards
+        self.guarded_max_pairs = store.guarded_max_pairs
         self._late: list[Callable[[], object]] = []
 
     def _land(self) -> None:
@@ -47,7 +55,7 @@ class FaultyStore(Store):
             except PredicateFailed:
                 continue
 
-    def _write(self, call: str, partition: bytes, key: bytes, write: Callable[[], object]) -> None:
+    def _write(self, call: str, partition: bytes, key: bytes, write: Callable[[], Result]) -> Result:
         outcome = self.plan(call, partition, key)
         if outcome is Outcome.NOT_DONE:
             raise StoreUnavailable(f"Injected: {call} did not happen.", happened="no")
@@ -56,11 +64,12 @@ class FaultyStore(Store):
             self._late.append(write)
             raise StoreUnavailable(f"Injected: {call} is late.", happened="unknown")
         try:
-            write()
+            result = write()
         finally:
             self._land()
         if outcome is Outcome.DONE_BUT_LOST:
             raise StoreUnavailable(f"Injected: the reply to {call} is lost.", happened="unknown")
+        return result
 
     def _read(self, call: str, partition: bytes, key: bytes) -> None:
         if self.plan(call, partition, key) is not Outcome.DONE:
@@ -90,6 +99,14 @@ class FaultyStore(Store):
     def set_many(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> None:
         first = pairs[0][0] if pairs else b""
         self._write("set_many", partition, first, lambda: self._store.set_many(partition, pairs))
+
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        if not self.guards:
+            return super().set_many_while(partition, pairs, guard)
+        first = pairs[0][0] if pairs else b""
+        return self._write(
+            "set_many_while", partition, first, lambda: self._store.set_many_while(partition, pairs, guard)
+        )
 
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         listed = list(keys)

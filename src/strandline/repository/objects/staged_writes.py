@@ -15,7 +15,7 @@ from strandline.branch.reset import reset_all, reset_range
 from strandline.branch.rules.lock_rules import refuse_locked_keys, refuse_quarantined
 from strandline.branch.rules.ranges import Range, single
 from strandline.branch.rules.record import BranchRecord, refuse_blocked
-from strandline.branch.staging import stage_many, stage_one
+from strandline.branch.staging import stage
 from strandline.branch.view import Layers, consistently_seen
 from strandline.core.overwrite import Overwrite
 from strandline.core.physical import new_key, write_folder
@@ -92,13 +92,13 @@ class StagedWrites(BranchView):
 
     def stage(self, path: str, entry: Entry) -> None:
         """Stage an object whose bytes the caller has just written."""
-        stage_one(self._at, check_path(path), check_one(entry))
+        stage(self._at, [(check_path(path), check_one(entry))])
 
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Stage objects whose bytes the caller has just written; not atomic. Returns their number."""
         pairs = staged_pairs(entries)
         if pairs:
-            stage_many(self._at, pairs)
+            stage(self._at, pairs)
         return len(pairs)
 
     def link(
@@ -160,7 +160,7 @@ class StagedWrites(BranchView):
         known, seen = consistently_seen(self._at, is_known)
         if not known:
             return False
-        stage_one(self._at, key, encode_staged(TOMBSTONE), seen)
+        stage(self._at, [(key, encode_staged(TOMBSTONE))], seen)
         self._staged_tombstones(1)
         return True
 
@@ -175,7 +175,7 @@ class StagedWrites(BranchView):
         value = encode_staged(TOMBSTONE)
         pairs = [(key, value) for key in distinct_keys(list(paths))]
         if pairs:
-            stage_many(self._at, pairs)
+            stage(self._at, pairs)
             self._staged_tombstones(len(pairs))
         return len(pairs)
 

@@ -18,8 +18,10 @@ from strandline.testing.simulation.trace import readable
 from strandline.testing.simulation.world import World, seeded_ids
 from strandline.tree.rows import Entry
 
-START = ("idle", "staged", "compacted")
-"""What is on main when they begin: only what is committed; or changes above it, in a token or folded."""
+UNGUARDED = "staged, unguarded"
+START = ("idle", "staged", "compacted", UNGUARDED)
+"""What is on main when they begin: only what is committed; or changes above it, in a token or folded; or in a token, in
+a store whose guarded writes are several calls."""
 
 
 def _stage(actor: Actor, op: Operation, path: str) -> None:
@@ -212,6 +214,7 @@ def run(
 ) -> Run:
     """Run a program with its first steps in a given order."""
     scheduler = Exploring(choices, fault, asleep or {})
+    scheduler.guards_writes = start != UNGUARDED
     with seeded_ids("exhaustive"), instruments(Counter(), scheduler, cached_s=5):
         world = prepared(scheduler, start)
         for who, names in enumerate(program):

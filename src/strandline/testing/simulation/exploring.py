@@ -29,12 +29,14 @@ class Access(NamedTuple):
     Attributes:
         partition: of the key-value store; None for the object store.
         keys: of a scan or a listing, its first key and the one that it ends before.
+        guard: partition and key of what a guarded write looks at.
     """
 
     partition: bytes | None
     keys: tuple[bytes, ...]
     is_scan: bool
     is_write: bool
+    guard: tuple[bytes, bytes] | None = None
 
 
 FaultKind = Literal["lost", "late", "dies before", "dies after"]
@@ -225,6 +227,10 @@ def access_of(what: str, details: tuple[Any, ...], is_write: bool) -> Access:
     partition, *rest = details
     if what.startswith("scan"):
         return Access(partition, tuple(rest), is_scan=True, is_write=False)
+    if what == "set while":
+        *pairs, guard_partition, guard_key = rest
+        written = tuple(key for key, _ in pairs)
+        return Access(partition, written, is_scan=False, is_write=True, guard=(guard_partition, guard_key))
     if what == "set many":
         return Access(partition, tuple(key for key, _ in rest), is_scan=False, is_write=True)
     keys = rest if what == "delete many" else rest[:1]
@@ -233,6 +239,18 @@ def access_of(what: str, details: tuple[Any, ...], is_write: bool) -> Access:
 
 def depend(one: Access, other: Access) -> bool:
     """Whether the order of two calls matters: they touch the same, and one of them writes."""
+    return _touch(one, other) or _guards(one, other) or _guards(other, one)
+
+
+def _guards(one: Access, other: Access) -> bool:
+    """Whether a call writes what another one looks at before it writes."""
+    if one.guard is None or not other.is_write:
+        return False
+    partition, key = one.guard
+    return other.partition == partition and key in other.keys
+
+
+def _touch(one: Access, other: Access) -> bool:
     if not (one.is_write or other.is_write) or one.partition != other.partition:
         return False
     if one.is_scan or other.is_scan:

@@ -63,7 +63,9 @@ def simulate(seed: int, family: str = "protocol") -> Outcome:
         return Outcome(seed, judged.broken, judged.reached, judged.scheduler.step, judged.trace)
     reached: Counter[str] = Counter()
     rnd = Random(seed)
-    scheduler = Scheduler(seed, some_faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95)), tears_scans=rnd.random() < 0.3)
+    faults, stickiness = some_faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95))
+    tears_scans, guards_writes = rnd.random() < 0.3, rnd.random() < 0.6
+    scheduler = Scheduler(seed, faults, stickiness, tears_scans, guards_writes)
     with seeded_ids(seed), instruments(reached, scheduler, cached_s=rnd.choice((0, 5, 5))):
         world = World(scheduler)
         plan(world, rnd, family)

@@ -20,7 +20,7 @@ REPLY_TAKES_TIME = 0.25
 """How often others may go between the effect of a call and the moment when its caller knows."""
 
 
-WINDOWS = {"swap": 4.0, "scan": 3.0, "set": 2.0, "set many": 2.0}
+WINDOWS = {"swap": 4.0, "scan": 3.0, "set": 2.0, "set many": 2.0, "set while": 2.0}
 """How much more often than others a task is held up before a call of a kind: what it knows grows old before it acts."""
 
 
@@ -131,6 +131,7 @@ class Scheduler:
     Attributes:
         step: counts the steps; the time of everything in a history.
         tears_scans: whether others may go while a page of a scan is read, as stores without snapshots have it.
+        guards_writes: whether a guarded write is one call, as in most stores; else it is several.
         stickiness: the probability that a task goes on after a step: some bugs need a task to be left alone for long.
     """
 
@@ -138,6 +139,7 @@ class Scheduler:
     faults: Faults = field(default_factory=Faults)
     stickiness: float = 0.5
     tears_scans: bool = False
+    guards_writes: bool = True
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)

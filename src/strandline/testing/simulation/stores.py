@@ -11,11 +11,12 @@ from typing import BinaryIO, TypeVar
 from strandline.blob.store import BlobExists, BlobInfo, BlobNotFound, BlobStore, PutMode
 from strandline.errors import StoreUnavailable
 from strandline.kv.memory import MemoryStore
-from strandline.kv.store import PAGE_KEYS, Page, Predicate, PredicateFailed, Store, in_part
+from strandline.kv.store import PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store, in_part
 from strandline.testing.clock import START_US
 from strandline.testing.simulation.scheduler import Fate, Scheduler
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 TORN = 0.3
 """The probability that others go between two parts of a call that is not atomic: a bulk write, a scan."""
 
@@ -52,7 +53,8 @@ class WatchedStore(MemoryStore):
 
 @dataclass
 class SimulatedStore(Store):
-    """Promises what `Store` promises and nothing more: bulk writes come in parts, and in some seeds scans too."""
+    """Promises what `Store` promises and nothing more: bulk writes come in parts, and in some seeds scans too, and
+    guarded writes in several calls."""
 
     shared: MemoryStore
     scheduler: Scheduler
@@ -88,6 +90,12 @@ class SimulatedStore(Store):
             with in_part(at > 0):
                 self._write("set many", partition, part, partial(self.shared.set_many, partition, part))
 
+    def set_many_while(self, partition: bytes, pairs: Sequence[tuple[bytes, bytes]], guard: Guard) -> Guarded:
+        if not self.scheduler.guards_writes:
+            return super().set_many_while(partition, pairs, guard)
+        details = (*pairs, guard.partition, guard.key)
+        return self._write("set while", partition, details, lambda: self.shared.set_many_while(partition, pairs, guard))
+
     def delete_many(self, partition: bytes, keys: Iterable[bytes]) -> None:
         for at, part in enumerate(self._parts(list(keys))):
             with in_part(at > 0):
@@ -108,11 +116,11 @@ class SimulatedStore(Store):
         if self.scheduler.call(what, (partition, *keys), is_write=False) is not Fate.DONE:
             raise _unavailable(what, "no")
 
-    def _write(self, what: str, partition: bytes, details: Sequence[object], effect: Callable[[], None]) -> None:
-        _write(self.scheduler, what, (partition, *details), effect)
+    def _write(self, what: str, partition: bytes, details: Sequence[object], effect: Callable[[], Result]) -> Result:
+        return _write(self.scheduler, what, (partition, *details), effect)
 
 
-def _write(scheduler: Scheduler, what: str, details: tuple[object, ...], effect: Callable[[], None]) -> None:
+def _write(scheduler: Scheduler, what: str, details: tuple[object, ...], effect: Callable[[], Result]) -> Result:
     """Do a write as the seed wants it; the loser of a race learns so if its reply is not lost."""
     fate = scheduler.call(what, details, is_write=True)
     if fate is Fate.NOT_DONE:
@@ -122,7 +130,7 @@ def _write(scheduler: Scheduler, what: str, details: tuple[object, ...], effect:
         scheduler.time_out()
         raise _unavailable(what, "unknown")
     try:
-        effect()
+        result = effect()
     except (PredicateFailed, BlobExists):
         scheduler.trace[-1].what = "swap lost"
         scheduler.reply()
@@ -133,9 +141,10 @@ def _write(scheduler: Scheduler, what: str, details: tuple[object, ...], effect:
     if fate is Fate.LOST:
         scheduler.time_out()
         raise _unavailable(what, "unknown")
+    return result
 
 
-def _quietly(effect: Callable[[], None]) -> None:
+def _quietly(effect: Callable[[], object]) -> None:
     try:
         effect()
     except (PredicateFailed, BlobExists):

@@ -57,7 +57,8 @@ def _details(details: tuple[Any, ...]) -> str:
     partition = details[0].decode().partition("/")[2].partition("/")[2] or details[0].decode()
     rest = details[1:]
     if rest and isinstance(rest[0], tuple):
-        return f"{partition}: " + ", ".join(f"{key.decode()} = {_value(value)}" for key, value in rest)
+        pairs = [one for one in rest if isinstance(one, tuple)]  # without the guard of a guarded write
+        return f"{partition}: " + ", ".join(f"{key.decode()} = {_value(value)}" for key, value in pairs)
     if len(rest) == 2:
         return f"{partition}: {rest[0].decode()} = {_value(rest[1])}"
     return f"{partition}: " + ", ".join(key.decode() for key in rest)
