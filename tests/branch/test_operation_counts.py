@@ -153,6 +153,14 @@ def test_a_ref_expression(counted: Counted) -> None:
     assert counted.cost(lambda: counted.repo.ref("main~1")) == {"get": 1}
 
 
+def test_a_full_commit_id_is_known_from_memory(counted: Counted) -> None:
+    head = counted.main.commit_id
+    assert counted.cost(lambda: counted.repo.ref(head).find("old")) == {}
+    unseen = Lake(counted.lake._settings, counted.store, ManualClock()).repository("nyc")
+    assert counted.cost(lambda: unseen.ref(head)) == {"get": 1}
+    assert counted.cost(lambda: unseen.ref(head)) == {}
+
+
 def test_a_commit_that_finds_nothing_swaps_nothing(counted: Counted) -> None:
     """Else idle committers would hold up whoever computes a change from the layers. The second get reads the record
     again: what was scanned may have been folded and emptied."""

@@ -87,3 +87,22 @@ def test_synced_and_unsynced_set_what_they_promise(tmp_path: Path) -> None:
             assert store._writer is not None
             assert store._writer.execute("PRAGMA synchronous").fetchone() == (level,)
             assert store._writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_a_long_log_is_copied_into_the_file_beside_the_writers(tmp_path: Path) -> None:
+    with SqliteStore(tmp_path / "db") as store:
+        value = b"v" * 1_000
+        for part in range(3):
+            store.set_many(b"p", [(b"%d/%06d" % (part, number), value) for number in range(5_000)])
+            for thread in list(store._background._running.values()):
+                thread.join(10)
+            assert (tmp_path / "db").stat().st_size > (part + 1) * 5_000_000
+        assert len(list(store.scan(b"p"))) == 15_000
+
+
+def test_a_checkpoint_of_a_store_that_was_closed_does_nothing(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    store.set(b"p", b"k", b"v")
+    store.close()
+    store._checkpoint()
+    assert not (tmp_path / "db-wal").exists()

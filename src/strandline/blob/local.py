@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -53,22 +52,24 @@ class LocalBlobStore(BlobStore):
 
     def put(self, key: str, data: bytes | BinaryIO, mode: PutMode = "overwrite") -> None:
         target = self._path(key)
-        incoming = f"{self._root}{INCOMING}/{new_id()}"
+        incoming = target if mode == "fresh" else f"{self._root}{INCOMING}/{new_id()}"
         try:
             self._make_folder(os.path.dirname(incoming))
             self._make_folder(os.path.dirname(target))
+            file = open(incoming, "xb", buffering=0)  # noqa: SIM115 - of what was there nothing is taken away
             try:
-                with open(incoming, "xb", buffering=0) as file:
+                with file:
                     if isinstance(data, bytes):
                         _write_all(file.fileno(), data)
                     else:
-                        shutil.copyfileobj(data, file, COPY_BUFFER_BYTES)
+                        while chunk := data.read(COPY_BUFFER_BYTES):
+                            _write_all(file.fileno(), chunk)
                     if self.synced:
                         os.fsync(file.fileno())
                 if mode == "create":
                     os.link(incoming, target)  # refuses a taken name, which a rename would not
                     os.unlink(incoming)
-                else:
+                elif mode == "overwrite":
                     os.replace(incoming, target)
             except BaseException:
                 with suppress(OSError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from itertools import islice
+from itertools import chain, islice
 from os import getpid
 from typing import Any, BinaryIO, cast
 from urllib.parse import parse_qs, urlsplit
@@ -19,6 +19,8 @@ from strandline.errors import InvalidName, InvalidSettings, StoreUnavailable
 
 READ_BUFFER_BYTES = 4 << 20
 DELETE_BATCH_KEYS = 1_000
+PART_BYTES = 8 << 20
+"""A file that is not longer is stored in one request, a longer one part by part while it is read."""
 _ABSENT = (FileNotFoundError,)
 
 _client_pid: int | None = None
@@ -26,6 +28,32 @@ _client_pid: int | None = None
 end, not even one of a client that was made there."""
 _memory: dict[str, MemoryStore] = {}
 """The memory stores of this process by name, so that `memory://name` means one thing however often it is opened."""
+
+
+class _NotRead(Exception):
+    """A file that is to be stored could not be read."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def _parts(file: BinaryIO) -> Iterator[bytes]:
+    """The bytes of a file, as pieces of `PART_BYTES`; only the last is shorter."""
+    is_open = True
+    while is_open:
+        pieces: list[bytes] = []
+        left = PART_BYTES
+        while left and is_open:
+            try:
+                piece = file.read(left)
+            except BaseException as error:
+                raise _NotRead(error) from error
+            is_open = bool(piece)
+            pieces.append(piece)
+            left -= len(piece)
+        if part := b"".join(pieces):
+            yield part
 
 
 class _Readable(io.RawIOBase):
@@ -117,14 +145,26 @@ class RemoteBlobStore(BlobStore):
         try:
             if mode == "create":
                 # a conditional write is a single request on every store, never a multipart one
-                body = data if isinstance(data, bytes) else data.read()
+                body = data if isinstance(data, bytes) else b"".join(_parts(data))
                 obstore.put(self._store, name, body, mode="create", use_multipart=False)
+            elif isinstance(data, bytes):
+                obstore.put(self._store, name, data)
             else:
-                obstore.put(self._store, name, cast("Any", data))
+                self._put_file(name, data)
         except AlreadyExistsError:
             raise BlobExists(key) from None
+        except _NotRead as failed:
+            raise failed.error from None
         except Exception as error:
             raise self._failed(error, "unknown") from error
+
+    def _put_file(self, name: str, file: BinaryIO) -> None:
+        parts = _parts(file)
+        first = next(parts, b"")
+        if len(first) < PART_BYTES:
+            obstore.put(self._store, name, first)
+        else:  # what is raised out of the parts aborts the upload
+            obstore.put(self._store, name, chain([first], parts))
 
     def head(self, key: str) -> BlobInfo:
         try:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Literal
 
-PutMode = Literal["create", "overwrite"]
+PutMode = Literal["create", "fresh", "overwrite"]
 LIST_PAGE_BLOBS = 1_000
 
 
@@ -64,8 +64,10 @@ class BlobStore(ABC):
         """Store a blob; when it returns, the blob is as durable as the store makes things.
 
         Args:
-            data: bytes, or a binary file that is read to its end.
-            mode: "create" demands that the key is free.
+            data: bytes, or a binary file that is read once, to its end. What its `read` raises gets out, and nothing
+                is stored.
+            mode: "create" demands that the key is free. "fresh" is for a key that nothing refers to yet: what a put
+                that died left there is garbage as any other, so it need not appear at one instant.
 
         Raises:
             BlobExists: mode is "create" and the key is taken.

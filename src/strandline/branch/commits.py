@@ -133,6 +133,14 @@ class CommitLog:
             self._cache.put(id, record, len(raw) + 500)
         return record
 
+    def has(self, id: CommitId) -> bool:
+        """Whether there is such a commit; one that is in memory is not looked up again."""
+        try:
+            self.get(id)
+        except RefNotFound:
+            return False
+        return True
+
     def remember(self, record: Commit) -> None:
         self._cache.put(record.id, record, 500 + len(record.message))
 

@@ -101,9 +101,9 @@ def put(
         if Path(file).is_dir():
             raise UsageError(f"{file!r} is a folder.", next="Pass --recursive to write all files in it.")
         source = sys.stdin.buffer if file == "-" else Path(file)
-        total = 2 * source.stat().st_size if isinstance(source, Path) and source.is_file() else None
+        total = source.stat().st_size if isinstance(source, Path) and source.is_file() else None
         with s.out.progress(f"uploading {path}", in_bytes=True) as step, ExitStack() as stack:
-            if total is not None and sys.stderr.isatty():  # read twice: for the checksum, and to be stored
+            if total is not None and sys.stderr.isatty():
                 source = Counted(
                     stack.enter_context(Path(file).open("rb")), lambda done: step("uploading", done, total)
                 )
@@ -214,15 +214,6 @@ class Counted(io.RawIOBase):
 
     def readable(self) -> bool:
         return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))

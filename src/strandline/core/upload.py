@@ -6,7 +6,7 @@ import io
 import mimetypes
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
@@ -45,23 +45,17 @@ def upload(
         body = bytes(content)
         digest.update(body)
         size = len(body)
-        blobs.put(key, body)
+        blobs.put(key, body, "fresh")
     elif not isinstance(content, Path) and not hasattr(content, "read"):
         raise UsageError(
             f"{type(content).__name__} is not content for {path!r}.",
             next="Give bytes, text, a pathlib.Path of a local file, or a binary file.",
         )
     else:
-        with ExitStack() as stack:
-            source = stack.enter_context(_open(content)) if isinstance(content, Path) else content
-            if not getattr(source, "seekable", lambda: False)():
-                source = stack.enter_context(_spooled(source, path))
-            start = source.tell()
-            while chunk := _chunk(source, path):
-                digest.update(chunk)
-            size = source.tell() - start
-            source.seek(start)
-            blobs.put(key, cast("BinaryIO", source))
+        with _open(content) if isinstance(content, Path) else nullcontext(content) as source:
+            passing = _Hashed(source, path, digest)
+            blobs.put(key, cast("BinaryIO", passing), "fresh")
+            size = passing.size
     return Entry(
         physical_address=key,
         size=size,
@@ -79,29 +73,43 @@ def _open(path: Path) -> IO[bytes]:
         raise NotFound(f"The file {str(path)!r} cannot be read: {error.strerror}.", next="Check the path.") from error
 
 
-def _chunk(source: IO[bytes], path: str) -> bytes:
-    """The next bytes of a file; none at its end, and only there.
+class _Hashed:
+    """A file that is read once: what passes is hashed and counted.
 
-    Raises:
-        UsageError: it is a file of text, or has nothing to give yet, which is no end.
+    Attributes:
+        size: what has passed, in bytes.
     """
-    chunk: Any = source.read(CHUNK_BYTES)
-    if isinstance(chunk, bytes | bytearray | memoryview):
-        return bytes(chunk)
-    if chunk is None:
-        raise UsageError(
-            f"The file for {path!r} does not wait for its bytes: read() gave None.",
-            next="Make it blocking, or read it to its end first.",
-        )
-    raise UsageError(f"The file for {path!r} is not binary.", next="Open it with mode 'rb'.")
 
+    def __init__(self, source: IO[bytes], path: str, digest: blake3) -> None:
+        self.size = 0
+        self._source = source
+        self._path = path
+        self._digest = digest
 
-def _spooled(source: IO[bytes], path: str) -> IO[bytes]:
-    spool = cast("IO[bytes]", tempfile.SpooledTemporaryFile(SPOOL_BYTES))  # noqa: SIM115 - the caller closes it
-    while chunk := _chunk(source, path):
-        spool.write(chunk)
-    spool.seek(0)
-    return spool
+    def read(self, most: int = -1) -> bytes:
+        """The next bytes; none at the end of the file, and only there.
+
+        Raises:
+            UsageError: it is a file of text, has nothing to give yet, which is no end, or cannot be read.
+        """
+        try:
+            chunk: Any = self._source.read(CHUNK_BYTES if most < 0 else min(most, CHUNK_BYTES))
+        except OSError as error:
+            raise UsageError(
+                f"The file for {self._path!r} could not be read to its end: {error.strerror or error}.",
+                next="Look at the file, then repeat the call.",
+            ) from error
+        if chunk is None:
+            raise UsageError(
+                f"The file for {self._path!r} does not wait for its bytes: read() gave None.",
+                next="Make it blocking, or read it to its end first.",
+            )
+        if not isinstance(chunk, bytes | bytearray | memoryview):
+            raise UsageError(f"The file for {self._path!r} is not binary.", next="Open it with mode 'rb'.")
+        read = bytes(chunk)
+        self._digest.update(read)
+        self.size += len(read)
+        return read
 
 
 class ObjectWriter(io.BufferedIOBase):

@@ -157,7 +157,7 @@ class Uploads(_Handler):
     def open_output_stream(self, path: str, metadata: object) -> pa.NativeFile:
         def arrive(spool: Any) -> None:
             try:
-                self._store.put(path, spool)
+                self._store.put(path, spool, "fresh")
             except Exception as error:
                 self._failed.append(error)
                 raise

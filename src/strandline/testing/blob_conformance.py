@@ -5,11 +5,31 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Iterator
+from typing import BinaryIO, cast
 
 import pytest
 
-from strandline.blob import BlobExists, BlobNotFound, BlobStore
+from strandline.blob import BlobExists, BlobNotFound, BlobStore, PutMode
 from strandline.errors import InvalidName
+
+PASSES_BYTES = 8 << 20
+"""What some stores send at once."""
+MODES: tuple[PutMode, ...] = ("overwrite", "create", "fresh")
+
+
+class _Passing:
+    """A file that can only be read, in pieces of odd sizes; perhaps its end is an error."""
+
+    def __init__(self, body: bytes, error: Exception | None = None) -> None:
+        self._left = memoryview(body)
+        self._error = error
+
+    def read(self, most: int = -1) -> bytes:
+        most = min(1_000_003, most if most >= 0 else len(self._left))
+        piece, self._left = bytes(self._left[:most]), self._left[most:]
+        if not piece and self._error is not None:
+            raise self._error
+        return piece
 
 
 class BlobStoreTests:
@@ -83,6 +103,27 @@ class BlobStoreTests:
         file.seek(9)
         store.put("k", file)
         assert store.get("k") == b"kept"
+
+    def test_a_file_is_read_once_and_need_not_seek(self, store: BlobStore) -> None:
+        for size in (0, 5, PASSES_BYTES - 1, PASSES_BYTES, 2 * PASSES_BYTES + 3):
+            body = (bytes(range(256)) * (size // 256 + 1))[:size]
+            store.put(f"passing/{size}", cast("BinaryIO", _Passing(body)), "fresh")
+            assert store.get(f"passing/{size}") == body
+
+    def test_a_file_that_cannot_be_read_to_its_end_is_not_stored(self, store: BlobStore) -> None:
+        for mode in MODES:
+            for good in (0, 5, 2 * PASSES_BYTES + 3):
+                with pytest.raises(LookupError, match="mine"):
+                    store.put("torn", cast("BinaryIO", _Passing(b"x" * good, LookupError("mine"))), mode)
+                with pytest.raises(BlobNotFound):
+                    store.get("torn")
+        assert list(store.list()) == []
+        assert store.half_written(2**62) == []
+
+    def test_a_fresh_blob_is_stored_as_any_other(self, store: BlobStore) -> None:
+        store.put("a/b/fresh", b"1", "fresh")
+        assert store.get("a/b/fresh") == b"1"
+        assert [(info.key, info.size) for info in store.list()] == [("a/b/fresh", 1)]
 
     def test_head_tells_the_size(self, store: BlobStore) -> None:
         store.put("k", b"12345")

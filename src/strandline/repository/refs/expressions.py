@@ -31,6 +31,8 @@ _EXPRESSION = re.compile(r"([A-Za-z0-9_][A-Za-z0-9._-]*)((?:~\d*|\^\d*|@\{[^{}]*
 _STEP = re.compile(r"~\d*|\^\d*|@\{[^{}]*\}")
 _AGO = re.compile(r"(\d+) (second|minute|hour|day|week)s? ago")
 _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800}
+_FULL_ID = re.compile(r"[0-9a-f]{40}", re.ASCII)
+"""What no branch and no tag is called: it is looked for among the commits first."""
 _HEX = re.compile(rf"[0-9a-f]{{{PREFIX_MIN_DIGITS},40}}")
 
 
@@ -88,6 +90,8 @@ def resolve(stores: Stores, commits: CommitLog, expression: str) -> Target:
 
 
 def _resolve_base(stores: Stores, commits: CommitLog, base: str, expression: str) -> Target:
+    if _FULL_ID.fullmatch(base) and commits.has(CommitId(base)):
+        return Target("commit", CommitId(base))
     _, record = read_ref(stores, base)
     if isinstance(record, BranchRecord):
         return Target("branch", record.head, base, record.branch_id)
