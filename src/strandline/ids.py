@@ -100,6 +100,12 @@ def check_prefix(prefix: str) -> bytes:
     return check_path(prefix) if prefix else b""
 
 
+def keys_behind(prefix: str, after: str) -> tuple[bytes, bytes | None]:
+    """Where names with a prefix begin that come behind another one, and where they end."""
+    start = check_prefix(after) + b"\0" if after else b""
+    return max(check_prefix(prefix), start), encoded(prefix_end(prefix))
+
+
 def keys_below(prefix: bytes) -> tuple[bytes, bytes]:
     """The bounds of all keys that begin with a prefix, which is not empty, as scans of a key-value store take them."""
     return prefix, prefix[:-1] + bytes([prefix[-1] + 1])

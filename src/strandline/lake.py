@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -67,11 +68,16 @@ class Repositories(Results[RepositoryRecord]):
 
     _titles = ("repository", "default branch", "namespace")
 
-    def __init__(self, kv: Store) -> None:
+    def __init__(self, kv: Store, prefix: str, after: str, amount: int | None) -> None:
+        if amount is not None and amount < 0:
+            raise UsageError(f"A list of {amount} names is not possible.", next="Use an amount of 0 or more.")
         self._kv = kv
+        self._prefix = prefix
+        self._after = after
+        self._amount = amount
 
     def __iter__(self) -> Iterator[RepositoryRecord]:
-        return list_repositories(self._kv)
+        return islice(list_repositories(self._kv, self._prefix, self._after), self._amount)
 
     def to_arrow(self) -> pa.Table:
         rows = list(self)
@@ -201,9 +207,14 @@ class Lake:
         with self._lock:
             self._cores.pop(record.id, None)
 
-    def repositories(self) -> Repositories:
-        """All repositories, by name. Read anew each time the result is iterated."""
-        return Repositories(self._kv)
+    def repositories(self, prefix: str = "", *, after: str = "", amount: int | None = None) -> Repositories:
+        """The repositories whose names begin with a prefix, by name. Read anew each time the result is iterated.
+
+        Args:
+            after: begin behind this name.
+            amount: the most that are returned.
+        """
+        return Repositories(self._kv, prefix, after, amount)
 
     @logged("upgrade")
     def upgrade(self, *, dry_run: bool = False) -> Upgraded:

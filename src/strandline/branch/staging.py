@@ -53,30 +53,35 @@ def _stage_part(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> None:
     committer or anyone else, sees the write, and a record from a cache will do.
     """
     attempts = Attempts(at.cell, "write")
-    seen = _allowing(at, pairs, fresh)
+    attempts.next()
+    seen, is_new = _allowing(at, pairs, fresh)
     for _ in range(GUARDED_ATTEMPTS):
-        attempts.next()
         outcome = at.cell.set_while(seen, pairs)
         if outcome is Guarded.WRITTEN:
             return
         if outcome is Guarded.MAYBE:
             _write_and_look(at, pairs, seen.branch.staging_token, attempts)
             return
-        seen = _allowing(at, pairs, at.read(shared=True))
+        if is_new:  # that a remembered record is not the newest one is no loss
+            attempts.again()
+        seen, is_new = _allowing(at, pairs, at.read(shared=True))
     _write_and_look(at, pairs, None, attempts)
 
 
-def _allowing(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> Seen:
-    """A record that allows a write, a remembered one if `fresh` is None. What refuses has been read just now."""
+def _allowing(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> tuple[Seen, bool]:
+    """A record that allows a write, a remembered one if `fresh` is None, and whether it was read just now.
+
+    What refuses a write was read just now.
+    """
     seen, is_new = (fresh, True) if fresh else at.cell.cached(at.branch_id)
     try:
         _refuse(at, seen, pairs)
     except (NotAllowed, RangeLocked):
         if is_new:
             raise
-        seen = at.read(shared=True)
+        seen, is_new = at.read(shared=True), True
         _refuse(at, seen, pairs)
-    return seen
+    return seen, is_new
 
 
 def _refuse(at: BranchAt, seen: Seen, pairs: Pairs) -> None:

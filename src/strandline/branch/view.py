@@ -8,7 +8,7 @@ the tokens, and whatever was staged in them meanwhile lies over the very trees t
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -23,8 +23,9 @@ from strandline.branch.commits import CommitLog
 from strandline.branch.rules.record import BranchRecord
 from strandline.branch.staged import scan_staged, staged_window
 from strandline.errors import ObjectMissing
+from strandline.ids import encoded
 from strandline.tree.apply import overlay_rows
-from strandline.tree.diff import Difference, Kind, cached_diff
+from strandline.tree.diff import Difference, Kind, cached_diff, diff
 from strandline.tree.rows import (
     SCHEMA,
     Changes,
@@ -42,6 +43,8 @@ from strandline.tree.rows import (
 from strandline.tree.store import Tree, TreeStore
 
 Result = TypeVar("Result")
+WINDOW_MAX_ROWS = 50_000
+"""What is read at once where nothing is found."""
 
 
 def consistently(at: BranchAt, read: Callable[[BranchRecord], Result]) -> Result:
@@ -201,14 +204,19 @@ def _missing(count: int) -> pa.Table:
 
 
 def in_effect(
-    trees: TreeStore, head: Tree, base: Tree, staged: Iterator[Changes], start: str = "", end: str | None = None
+    trees: TreeStore,
+    head: Tree,
+    base: Tree,
+    staged: Iterator[Changes],
+    folded: Iterable[Difference] | None = None,
 ) -> Difference:
     """What committing would change: the difference between head and (staged over base).
 
     Entries that change nothing, a tombstone of what is not there or a copy of what is, do not count.
 
     Args:
-        staged: changes over `base`, restricted to `start <= path < end` like the result.
+        staged: changes over `base`.
+        folded: the differences of head and base where the staged ones are from; None for all.
     """
     found: list[Difference] = []
     paths: list[pa.StringArray] = []
@@ -220,7 +228,7 @@ def in_effect(
             paths.append(batch.paths)
     if base.id != head.id:
         covered = pa.concat_arrays(paths) if paths else pa.array([], pa.string())
-        for part in cached_diff(trees, head, base, start, end):
+        for part in cached_diff(trees, head, base) if folded is None else folded:
             _, is_staged = search(covered, part.paths)
             found.append(_take(part, ~is_staged))
     return _join(found)
@@ -261,7 +269,55 @@ def uncommitted(at: BranchAt, start: str = "", end: str | None = None) -> Differ
 
     def read(branch: BranchRecord) -> Difference:
         layers = Layers(at.cell, at.commits, branch)
-        staged = scan_staged(at.stores, branch.tokens, start.encode(), None if end is None else end.encode())
-        return in_effect(layers.trees, layers.head, layers.base, staged, start, end)
+        staged = scan_staged(at.stores, branch.tokens, start.encode(), encoded(end))
+        folded = cached_diff(layers.trees, layers.head, layers.base, start, end)
+        return in_effect(layers.trees, layers.head, layers.base, staged, folded)
 
     return consistently(at, read)
+
+
+def uncommitted_pieces(at: BranchAt, start: str, end: str | None, rows: int) -> Iterator[Difference]:
+    """The uncommitted changes of a branch in effect, in pieces for which about so many rows are read.
+
+    Each piece shows the branch at one instant.
+    """
+    low: str | None = start
+    size = rows
+    while low is not None:
+        piece, reach = uncommitted_window(at, low, end, size)
+        size = min(WINDOW_MAX_ROWS, rows if len(piece) else size * 4)  # what changes nothing is passed in larger steps
+        if len(piece):
+            yield piece
+        low = None if reach is None else reach + "\0"
+
+
+def uncommitted_window(at: BranchAt, low: str, end: str | None, rows: int) -> tuple[Difference, str | None]:
+    """The changes in effect from a start on, and the last path up to which they are complete; None at the end."""
+
+    def read(branch: BranchRecord) -> tuple[Difference, str | None]:
+        layers = Layers(at.cell, at.commits, branch)
+        keys, values, staged_reach = staged_window(at.stores, branch.tokens, low.encode(), encoded(end), rows)
+        reach = None if staged_reach is None else staged_reach.decode()
+        folded: list[Difference] = []
+        count = 0
+        for part in diff(layers.trees, layers.head, layers.base, low, end):
+            if reach is not None and part.paths[0].as_py() > reach:
+                break
+            folded.append(part)
+            count += len(part)
+            if count >= rows:
+                last = part.paths[len(part) - 1].as_py()
+                reach = last if reach is None else min(reach, last)
+                break
+        if reach is not None:
+            folded = [_up_to(part, reach) for part in folded]
+            kept = bisect_right(keys, reach.encode())
+            keys, values = keys[:kept], values[:kept]
+        staged = iter([changes_from_staged(keys, values)] if keys else [])
+        return in_effect(layers.trees, layers.head, layers.base, staged, folded), reach
+
+    return consistently(at, read)
+
+
+def _up_to(part: Difference, last: str) -> Difference:
+    return part.slice(0, pc.search_sorted(part.paths, last, side="right").as_py())

@@ -12,6 +12,8 @@ import typer
 from strandline.branch.commits import Commit
 from strandline.cli.graph import graph_lines
 from strandline.cli.session import (
+    AfterOption,
+    AmountOption,
     JsonOption,
     LakeOption,
     MessageOption,
@@ -27,6 +29,8 @@ from strandline.results.differences import Diff
 
 BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)]
 RefArgument = Annotated[str, typer.Argument(help="repository/ref", autocompletion=complete_place)]
+PrefixOption = Annotated[str, typer.Option(help="Only what is below this path.")]
+FoldersOption = Annotated[bool, typer.Option("--folders", help="Show a folder once, not what is in it.")]
 CHANGE_COLUMNS = ("kind", "path", "size")
 
 
@@ -51,11 +55,20 @@ def _commit_fields(commit: Commit) -> dict[str, Any]:
     }
 
 
-def status(branch: BranchArgument, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def status(
+    branch: BranchArgument,
+    prefix: PrefixOption = "",
+    folders: FoldersOption = False,
+    after: AfterOption = "",
+    amount: AmountOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """Show what a commit would change."""
     with session(lake, as_json) as s:
-        changes = _changes(s.branch(branch).uncommitted())
-        s.out.rows(changes, CHANGE_COLUMNS, "Nothing to commit.")
+        delimiter = "/" if folders else ""
+        found = s.branch(branch).uncommitted(below(prefix), delimiter=delimiter, after=after, amount=amount)
+        s.out.rows(_changes(found), CHANGE_COLUMNS, "Nothing to commit.")
 
 
 def commit(
@@ -85,6 +98,7 @@ def log(
     ] = None,
     since: Annotated[str | None, typer.Option(help='A time, such as "2 days ago" or 2026-11-01.')] = None,
     until: Annotated[str | None, typer.Option(help="A time.")] = None,
+    after: Annotated[str | None, typer.Option(help="Begin behind this commit.")] = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -97,6 +111,7 @@ def log(
             prefixes=[below(one) for one in prefix or ()],
             since=since,
             until=until,
+            after=after,
         )
         if graph and not as_json:
             s.out.lines(graph_lines(found))
@@ -108,13 +123,18 @@ def log(
 def diff(
     left: RefArgument,
     right: Annotated[str, typer.Argument(help="repository/ref of the same repository")],
-    prefix: Annotated[str, typer.Option(help="Only what is below this path.")] = "",
+    prefix: PrefixOption = "",
+    folders: FoldersOption = False,
+    after: AfterOption = "",
+    amount: AmountOption = None,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show what changes from the commit of one ref to that of another."""
     with session(lake, as_json) as s:
-        s.out.rows(_changes(s.ref(left).diff(s.ref(right), below(prefix))), CHANGE_COLUMNS, "No differences.")
+        delimiter = "/" if folders else ""
+        found = s.ref(left).diff(s.ref(right), below(prefix), delimiter=delimiter, after=after, amount=amount)
+        s.out.rows(_changes(found), CHANGE_COLUMNS, "No differences.")
 
 
 StrategyOption = Annotated[

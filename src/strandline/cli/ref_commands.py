@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.cli.session import AfterOption, AmountOption, JsonOption, LakeOption, session
 from strandline.repository.repository import RefList
 
 branch_app = typer.Typer(no_args_is_help=True, help="Branches.")
@@ -29,10 +29,18 @@ def create_branch(source: Source, name: str, lake: LakeOption = None, as_json: J
 
 
 @branch_app.command("list")
-def list_branches(repository: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def list_branches(
+    repository: str,
+    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    after: AfterOption = "",
+    amount: AmountOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the branches of a repository."""
     with session(lake, as_json) as s:
-        s.out.rows(_rows(s.repository(repository).branches()), ("name", "commit", "created"))
+        found = s.repository(repository).branches(prefix, after=after, amount=amount)
+        s.out.rows(_rows(found), ("name", "commit", "created"))
 
 
 @branch_app.command("delete")
@@ -54,10 +62,18 @@ def create_tag(source: Source, name: str, lake: LakeOption = None, as_json: Json
 
 
 @tag_app.command("list")
-def list_tags(repository: str, lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def list_tags(
+    repository: str,
+    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    after: AfterOption = "",
+    amount: AmountOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the tags of a repository."""
     with session(lake, as_json) as s:
-        s.out.rows(_rows(s.repository(repository).tags()), ("name", "commit", "created"), "No tags.")
+        found = s.repository(repository).tags(prefix, after=after, amount=amount)
+        s.out.rows(_rows(found), ("name", "commit", "created"), "No tags.")
 
 
 @tag_app.command("delete")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import JsonOption, LakeOption, session
+from strandline.cli.session import AfterOption, AmountOption, JsonOption, LakeOption, session
 from strandline.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Repositories.")
@@ -38,7 +38,13 @@ def create(
 
 
 @app.command("list")
-def list_(lake: LakeOption = None, as_json: JsonOption = False) -> None:
+def list_(
+    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    after: AfterOption = "",
+    amount: AmountOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
     """List the repositories."""
     with session(lake, as_json) as s:
         rows = (
@@ -48,7 +54,7 @@ def list_(lake: LakeOption = None, as_json: JsonOption = False) -> None:
                 "read_only": record.read_only,
                 "namespace": record.namespace,
             }
-            for record in s.lake.repositories()
+            for record in s.lake.repositories(prefix, after=after, amount=amount)
         )
         s.out.rows(rows, ("repository", "default_branch", "read_only"), "No repository; `strandline repo create NAME`.")
 

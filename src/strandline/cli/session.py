@@ -24,6 +24,8 @@ LakeOption = Annotated[
     typer.Option("--lake", envvar="STRANDLINE_LAKE", help="The lake: a folder or a TOML file.", show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")]
+AfterOption = Annotated[str, typer.Option(help="Begin behind this one.")]
+AmountOption = Annotated[int | None, typer.Option(min=0, help="The most to show.")]
 MessageOption = Annotated[str | None, typer.Option("--message", "-m", help="The commit message.")]
 MetaOption = Annotated[list[str] | None, typer.Option("--meta", help="Metadata of the commit, as key=value.")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -68,11 +69,14 @@ class RefList(Results[NamedRef]):
 
     _titles = ("name", "commit", "created")
 
-    def __init__(self, rows: Callable[[], Iterator[NamedRef]]) -> None:
+    def __init__(self, rows: Callable[[], Iterator[NamedRef]], amount: int | None = None) -> None:
+        if amount is not None and amount < 0:
+            raise UsageError(f"A list of {amount} names is not possible.", next="Use an amount of 0 or more.")
         self._rows = rows
+        self._amount = amount
 
     def __iter__(self) -> Iterator[NamedRef]:
-        return self._rows()
+        return islice(self._rows(), self._amount)
 
     def to_arrow(self) -> pa.Table:
         rows = list(self)
@@ -182,15 +186,20 @@ class Repository:
         """
         return delete_branch(self._core, name)
 
-    def branches(self, prefix: str = "") -> RefList:
-        """The branches whose names begin with a prefix, by name."""
+    def branches(self, prefix: str = "", *, after: str = "", amount: int | None = None) -> RefList:
+        """The branches whose names begin with a prefix, by name.
+
+        Args:
+            after: begin behind this name.
+            amount: the most that are returned.
+        """
 
         def rows() -> Iterator[NamedRef]:
-            for name, record in list_names(self._core, "branch", prefix):
+            for name, record in list_names(self._core, "branch", prefix, after):
                 if isinstance(record, BranchRecord):
                     yield NamedRef(name, record.head, record.created_at)
 
-        return RefList(rows)
+        return RefList(rows, amount)
 
     @logged("create tag")
     def create_tag(self, name: str, source: Ref | str | None = None) -> Ref:
@@ -203,15 +212,20 @@ class Repository:
         """Delete a tag; the commit that it names stays."""
         delete_tag(self._core, name)
 
-    def tags(self, prefix: str = "") -> RefList:
-        """The tags whose names begin with a prefix, by name."""
+    def tags(self, prefix: str = "", *, after: str = "", amount: int | None = None) -> RefList:
+        """The tags whose names begin with a prefix, by name.
+
+        Args:
+            after: begin behind this name.
+            amount: the most that are returned.
+        """
 
         def rows() -> Iterator[NamedRef]:
-            for name, record in list_names(self._core, "tag", prefix):
+            for name, record in list_names(self._core, "tag", prefix, after):
                 if isinstance(record, TagRecord):
                     yield NamedRef(name, record.commit, record.created_at)
 
-        return RefList(rows)
+        return RefList(rows, amount)
 
     def get_commit(self, ref: str) -> Commit:
         """The commit that a ref expression means."""

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from strandline.branch.commits import Commit, CommitLog
 from strandline.clock import Microseconds
+from strandline.errors import RefNotFound
 from strandline.ids import CommitId, prefix_end
 from strandline.results.rows import Results
+from strandline.tree.cache import ByteBoundedCache
 from strandline.tree.diff import diff
 from strandline.tree.store import EMPTY
+
+NOTHING = CommitId("")
+FRONTIER_BYTES = 100
+frontiers: ByteBoundedCache[tuple[CommitId, ...]] = ByteBoundedCache(4 << 20)
+"""Where pages of a log have ended, in this process: else each would walk from the newest commit again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +30,8 @@ class LogFilter:
     Attributes:
         paths, prefixes: only commits that changed one of these, compared with their first parent.
         since, until: bounds of the commit's date, both included, in microseconds.
+        amount: the most that are shown.
+        after: begin behind this commit; empty for the newest.
     """
 
     first_parent: bool = False
@@ -31,21 +40,47 @@ class LogFilter:
     since: Microseconds | None = None
     until: Microseconds | None = None
     amount: int | None = None
+    after: CommitId = NOTHING
+
+
+class Walk:
+    """A commit and its ancestors, children before parents, each once.
+
+    A parent has a smaller generation than all of its children, so a commit that was passed is not met again: what has
+    to be known of the way so far is the frontier alone, the commits that come next.
+    """
+
+    def __init__(self, commits: CommitLog, frontier: Iterable[CommitId], first_parent: bool = False) -> None:
+        self._commits = commits
+        self._first_parent = first_parent
+        self._pending: list[tuple[int, Microseconds, CommitId]] = []
+        self._known: set[CommitId] = set()
+        for id in frontier:
+            self._push(id)
+
+    @property
+    def frontier(self) -> tuple[CommitId, ...]:
+        return tuple(id for _, _, id in self._pending)
+
+    def _push(self, id: CommitId) -> None:
+        if id not in self._known:
+            self._known.add(id)
+            record = self._commits.get(id)
+            heapq.heappush(self._pending, (-record.generation, -record.date_us, id))
+
+    def __iter__(self) -> Iterator[Commit]:
+        while self._pending:
+            _, _, id = heapq.heappop(self._pending)
+            self._known.discard(id)
+            record = self._commits.get(id)
+            for parent in record.parents[:1] if self._first_parent else record.parents:
+                self._push(parent)
+            yield record
 
 
 def walk(commits: CommitLog, start: CommitId, first_parent: bool = False) -> Iterator[Commit]:
     """A commit and its ancestors, children before parents, each once."""
-    first = commits.get(start)
-    pending = [(-first.generation, -first.date_us, first.id)]
-    known = {first.id}
-    while pending:
-        record = commits.get(heapq.heappop(pending)[2])
-        yield record
-        for parent in record.parents[:1] if first_parent else record.parents:
-            if parent not in known:
-                known.add(parent)
-                ancestor = commits.get(parent)
-                heapq.heappush(pending, (-ancestor.generation, -ancestor.date_us, parent))
+    return iter(Walk(commits, [start], first_parent))
 
 
 def touches(commits: CommitLog, record: Commit, paths: tuple[str, ...], prefixes: tuple[str, ...]) -> bool:
@@ -73,7 +108,8 @@ class Log(Results[Commit]):
     def __iter__(self) -> Iterator[Commit]:
         wanted = self._wanted
         shown = 0
-        for record in walk(self._commits, self._start, wanted.first_parent):
+        walk = self._walk()
+        for record in walk:
             if wanted.amount is not None and shown >= wanted.amount:
                 return
             if wanted.since is not None and record.date_us < wanted.since:
@@ -84,7 +120,32 @@ class Log(Results[Commit]):
             if filtered and not touches(self._commits, record, wanted.paths, wanted.prefixes):
                 continue
             shown += 1
+            if shown == wanted.amount:  # where the next page begins
+                frontiers.put(self._page_key(record.id), walk.frontier, FRONTIER_BYTES * (2 + len(walk.frontier)))
             yield record
+
+    def _walk(self) -> Walk:
+        """The commits from `after` on. Pages of one process find where the one before them ended."""
+        wanted = self._wanted
+        if not wanted.after:
+            return Walk(self._commits, [self._start], wanted.first_parent)
+        frontier = frontiers.get(self._page_key(wanted.after))
+        if frontier is not None:
+            return Walk(self._commits, frontier, wanted.first_parent)
+        found = Walk(self._commits, [self._start], wanted.first_parent)
+        last = self._commits.get(wanted.after).generation
+        for record in found:
+            if record.id == wanted.after:
+                return found
+            if record.generation < last:
+                break
+        raise RefNotFound(
+            f"Commit {wanted.after} is not in this history, so nothing comes after it.",
+            next="Begin without `after`, and continue with the last commit that was shown.",
+        )
+
+    def _page_key(self, last: CommitId) -> str:
+        return f"{self._commits.stores.repository_id} {self._start} {self._wanted.first_parent} {last}"
 
     def to_arrow(self) -> pa.Table:
         records = list(self)

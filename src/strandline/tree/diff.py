@@ -40,6 +40,15 @@ class Difference:
     def __len__(self) -> int:
         return len(self.kinds)
 
+    def slice(self, first: int, count: int) -> Difference:
+        """Some consecutive ones; fewer where it ends."""
+        return Difference(
+            self.paths.slice(first, count),
+            self.kinds[first : first + count],
+            self.left.slice(first, count),
+            self.right.slice(first, count),
+        )
+
     def as_changes(self) -> Changes:
         """The changes that make the left side into the right one."""
         rows = self.right.set_column(0, self.right.schema.field(0), self.paths)

@@ -87,7 +87,9 @@ def preview_merge(
         if found.conflicts:
             take: dict[str, Side] = {**dict.fromkeys(found.conflicts, "dest"), **decisions.take}
             rest = settling.settle(three, replace(decisions, take=take))
-    return MergePreview(Diff(lambda: diff(core.stores.trees, three.dest, rest.tree)), found.conflicts)
+    return MergePreview(
+        Diff(lambda start, end, _: diff(core.stores.trees, three.dest, rest.tree, start, end)), found.conflicts
+    )
 
 
 def _refuse_source(at: BranchAt, source: Ref) -> None:

@@ -39,7 +39,7 @@ from strandline.errors import (
     StoreUnavailable,
     StrandlineError,
 )
-from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, new_id
+from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, keys_behind, new_id
 from strandline.kv.store import ABSENT, PredicateFailed
 from strandline.repository.refs.expressions import Target, read_ref
 from strandline.repository.refs.ref import Ref
@@ -285,12 +285,10 @@ def delete_tag(core: RepositoryCore, name: str) -> None:
 
 
 def list_names(
-    core: RepositoryCore, kind: Literal["branch", "tag"], prefix: str = ""
+    core: RepositoryCore, kind: Literal["branch", "tag"], prefix: str = "", after: str = ""
 ) -> Iterator[tuple[str, RefRecord]]:
     wanted = BranchRecord if kind == "branch" else TagRecord
-    for key, value in core.stores.kv.scan(core.stores.refs, prefix.encode()):
-        if not key.startswith(prefix.encode()):
-            return
+    for key, value in core.stores.kv.scan(core.stores.refs, *keys_behind(prefix, after)):
         record = decode(RefRecord, value, f"ref {key.decode()!r}")
         if isinstance(record, wanted):
             yield key.decode(), record

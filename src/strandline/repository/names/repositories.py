@@ -18,7 +18,16 @@ from strandline.core import namespace
 from strandline.core.record import PARTITION, RepositoryRecord
 from strandline.envelope import decode, encode
 from strandline.errors import Advice, AlreadyExists, Contention, NotAllowed, RepositoryNotFound, StoreUnavailable
-from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, check_repository_name, keys_below, new_id
+from strandline.ids import (
+    BranchId,
+    CommitId,
+    StagingToken,
+    check_ref_name,
+    check_repository_name,
+    keys_behind,
+    keys_below,
+    new_id,
+)
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.tree.store import EMPTY
 
@@ -54,8 +63,8 @@ def _not_there(name: str, record: RepositoryRecord | None) -> RepositoryNotFound
     )
 
 
-def list_repositories(kv: Store) -> Iterator[RepositoryRecord]:
-    for key, value in kv.scan(PARTITION):
+def list_repositories(kv: Store, prefix: str = "", after: str = "") -> Iterator[RepositoryRecord]:
+    for key, value in kv.scan(PARTITION, *keys_behind(prefix, after)):
         record = decode(RepositoryRecord, value, f"repository {key.decode()!r}")
         if record.state == "active":
             yield record

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,12 +11,13 @@ from strandline.arguments import checked
 from strandline.branch.rules.lock_rules import quarantined, refuse_quarantined
 from strandline.branch.rules.ranges import single
 from strandline.branch.rules.record import BranchRecord
-from strandline.branch.view import Layers, Result, consistently, uncommitted
+from strandline.branch.view import Layers, Result, consistently, uncommitted, uncommitted_pieces
 from strandline.errors import RangeLocked
 from strandline.ids import CommitId
 from strandline.repository.objects.writable import Writable
-from strandline.repository.refs.ref import key_range
 from strandline.results.differences import Diff
+from strandline.results.listing import WINDOW_ROWS
+from strandline.tree.diff import Difference
 from strandline.tree.rows import Entry, column
 
 
@@ -66,7 +67,19 @@ class BranchView(Writable):
                 reach = paths[first - 1].as_py().encode()
         return rows, reach
 
-    def uncommitted(self, prefix: str = "") -> Diff:
-        """The changes that a commit would make."""
-        low, high = key_range(prefix)
-        return Diff(lambda: iter([uncommitted(self._at, low, high)]))
+    def uncommitted(self, prefix: str = "", *, delimiter: str = "", after: str = "", amount: int | None = None) -> Diff:
+        """The changes that a commit would make, by path.
+
+        Without an amount and a delimiter they are those of one instant. With one, only what is shown is read, and a
+        long page may be put together from several instants.
+
+        Args:
+            delimiter, after, amount: see `Diff`.
+        """
+
+        def parts(start: str, end: str | None, rows: int | None) -> Iterator[Difference]:
+            if rows is None:
+                return iter([uncommitted(self._at, start, end)])
+            return uncommitted_pieces(self._at, start, end, min(rows + 1, WINDOW_ROWS))
+
+        return Diff(parts, prefix, delimiter, after, amount)

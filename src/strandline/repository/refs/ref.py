@@ -14,19 +14,20 @@ import pyarrow as pa
 
 from strandline.arguments import INT64_MAX, checked
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
+from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit
-from strandline.branch.view import tree_window, uncommitted
+from strandline.branch.view import tree_window, uncommitted, uncommitted_window
 from strandline.clock import Microseconds, to_us
 from strandline.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.core.repository_core import RepositoryCore
 from strandline.errors import Advice, Corrupted, ObjectMissing, ObjectNotFound, UsageError
-from strandline.ids import CommitId, check_path, prefix_end
+from strandline.ids import CommitId, check_path, encoded, prefix_end
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.refs.exporting import Source, export, local_only, of_size
 from strandline.repository.refs.expressions import Target, parse_time
 from strandline.results.differences import Diff
-from strandline.results.history import Log, LogFilter
+from strandline.results.history import NOTHING, Log, LogFilter
 from strandline.results.listing import Listing
 from strandline.results.rows import ObjectInfo, as_info
 from strandline.tree.diff import Difference, diff
@@ -221,21 +222,42 @@ class Ref:
         prefixes: Sequence[str] | str = (),
         since: datetime | str | None = None,
         until: datetime | str | None = None,
+        after: Ref | str | None = None,
     ) -> Log:
-        """The history, newest first; filters are those of `LogFilter`, times may be written as in ref expressions."""
+        """The history, newest first; filters are those of `LogFilter`, times may be written as in ref expressions.
+
+        Args:
+            after: begin behind this commit, the last one of a page before.
+        """
         now = self._core.stores.clock.now_us()
         paths, prefixes = ((text,) if isinstance(text, str) else tuple(text) for text in (paths, prefixes))
         if amount is not None and amount < 0:
             raise UsageError(f"A history of {amount} commits is not possible.", next="Use an amount of 0 or more.")
-        wanted = LogFilter(first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount)
+        passed = NOTHING if after is None else self._other(after).commit_id
+        wanted = LogFilter(first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount, passed)
         return Log(self._core.commits, self.commit_id, wanted)
 
-    def diff(self, other: Ref | str, prefix: str = "") -> Diff:
-        """What changes from this ref's commit to that of another one; what is staged does not count."""
+    def diff(
+        self,
+        other: Ref | str,
+        prefix: str = "",
+        *,
+        delimiter: str = "",
+        after: str = "",
+        amount: int | None = None,
+    ) -> Diff:
+        """What changes from this ref's commit to that of another one, by path; what is staged does not count.
+
+        Args:
+            delimiter, after, amount: see `Diff`.
+        """
         left, right = self.commit_id, self._other(other).commit_id
-        low, high = key_range(prefix)
         trees, commits = self._core.stores.trees, self._core.commits
-        return Diff(lambda: diff(trees, commits.tree(left), commits.tree(right), low, high))
+
+        def parts(start: str, end: str | None, _: int | None) -> Iterator[Difference]:
+            return diff(trees, commits.tree(left), commits.tree(right), start, end)
+
+        return Diff(parts, prefix, delimiter, after, amount)
 
     def _other(self, other: Ref | str) -> Ref:
         return as_ref(self._core, other)
@@ -351,18 +373,19 @@ class StagedRef(Ref):
     """`main$`: only what is staged on a branch, as the changes that a commit would make."""
 
     def _find(self, path: str, key: bytes) -> Entry | None:
-        part = self._differences(path, path + "\0")
+        part = uncommitted(self._at, path, path + "\0")
         if not len(part) or part.right.column("checksum")[0].as_py() is None:
             return None
         return entries_of(part.right)[0][1]
 
     def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
-        part = self._differences(start.decode(), None if end is None else end.decode())
+        part, reach = uncommitted_window(self._at, start.decode(), None if end is None else end.decode(), limit)
         rows = part.right.filter(pa.compute.is_valid(part.right.column("checksum")))
-        return rows.combine_chunks(), None
+        return rows.combine_chunks(), encoded(reach)
 
-    def _differences(self, start: str, end: str | None) -> Difference:
-        return uncommitted(self._core.at(self._target.name, self._target.branch_id), start, end)
+    @property
+    def _at(self) -> BranchAt:
+        return self._core.at(self._target.name, self._target.branch_id)
 
 
 def key_range(prefix: str) -> tuple[str, str | None]:
