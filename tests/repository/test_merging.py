@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from typing import Any
+
 import pytest
 
 from strandline.errors import (
@@ -195,3 +198,49 @@ def test_m1_the_result_depends_on_three_trees_and_not_on_how_they_came_about(rep
     assert len(results) == 1
     (found,) = results
     assert len(found) == 299
+
+
+def test_a_merge_of_nothing_new_commits_when_it_is_asked_to(repo: Repository, main: Branch, work: Branch) -> None:
+    main.merge(work)
+    before = main.get_commit()
+    for source in (work, repo.ref(before.id)):
+        made = main.merge(source, "nightly", metadata={"run": "7"}, allow_empty=True)
+        assert (made.message, made.metadata) == ("nightly", {"run": "7"})
+        assert len(made.parents) == 1
+        assert made.tree_id == before.tree_id
+    with pytest.raises(NothingToMerge):
+        main.merge(work)
+    work.put("new", b"1")
+    work.commit("new")
+    assert len(main.merge(work, allow_empty=True).parents) == 2
+    assert main.read("new") == b"1"
+    main.put("staged", b"1")
+    with pytest.raises(UncommittedChanges):
+        main.merge(work, allow_empty=True)
+
+
+def test_a_revert_and_a_cherry_pick_take_what_a_commit_takes(repo: Repository, main: Branch, work: Branch) -> None:
+    day = datetime(2026, 11, 1, tzinfo=UTC)
+    work.put("picked", b"1")
+    picked = work.commit("picked")
+    options: dict[str, Any] = {"metadata": {"run": "7"}, "date": day, "committer": "ann"}
+    for made in (main.cherry_pick(picked.id, **options), main.revert("main", **options)):
+        assert (made.metadata, made.date, made.committer) == ({"run": "7"}, day, "ann")
+    main.cherry_pick(picked.id)
+    empty = main.cherry_pick(picked.id, allow_empty=True)
+    assert empty.tree_id == repo.get_commit(empty.parents[0]).tree_id
+    with pytest.raises(NothingToMerge):
+        main.cherry_pick(picked.id)
+
+
+def test_a_commit_without_a_message_is_made_for_programs_that_ask(main: Branch, work: Branch) -> None:
+    work.put("quiet", b"1")
+    for refused in ("", "  "):
+        with pytest.raises(UsageError, match="needs a message"):
+            work.commit(refused)
+    made = work.commit("", allow_empty_message=True)
+    assert made.message == ""
+    assert main.cherry_pick(made.id).message == ""
+    assert [commit.message for commit in work.log(amount=1)] == [""]
+    with pytest.raises(UsageError, match="needs a message"):
+        main.merge(work, "")

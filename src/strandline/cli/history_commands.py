@@ -31,6 +31,7 @@ BranchArgument = Annotated[str, typer.Argument(help="repository/branch", autocom
 RefArgument = Annotated[str, typer.Argument(help="repository/ref", autocompletion=complete_place)]
 PrefixOption = Annotated[str, typer.Option(help="Only what is below this path.")]
 FoldersOption = Annotated[bool, typer.Option("--folders", help="Show a folder once, not what is in it.")]
+AllowEmptyOption = Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changes.")]
 CHANGE_COLUMNS = ("kind", "path", "size")
 
 
@@ -75,7 +76,7 @@ def commit(
     branch: BranchArgument,
     message: MessageOption = None,
     meta: MetaOption = None,
-    allow_empty: Annotated[bool, typer.Option("--allow-empty", help="Commit even if nothing changed.")] = False,
+    allow_empty: AllowEmptyOption = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -169,6 +170,7 @@ def merge(
     take: TakeOption = None,
     appended: AppendedOption = AppendedChoice.fail,
     squash: Annotated[bool, typer.Option("--squash", help="One commit with one parent.")] = False,
+    allow_empty: AllowEmptyOption = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change, and the conflicts.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
@@ -188,7 +190,9 @@ def merge(
                 raise typer.Exit(MergeConflict("").exit_code)
             return
         try:
-            made = target.merge(s.ref(source), message, squash=squash, metadata=metadata_of(meta), **chosen)
+            made = target.merge(
+                s.ref(source), message, squash=squash, metadata=metadata_of(meta), allow_empty=allow_empty, **chosen
+            )
         except MergeConflict as conflict:
             s.out.rows(_conflicts(conflict.reasons), _columns(conflict.reasons))
             raise
@@ -222,6 +226,8 @@ def revert(
     commit_ref: Annotated[str, typer.Argument(metavar="COMMIT", help="A ref expression of the same repository.")],
     parent: Annotated[int | None, typer.Option(help="Of a merge: the parent whose side stays, from 1.")] = None,
     message: MessageOption = None,
+    meta: MetaOption = None,
+    allow_empty: AllowEmptyOption = False,
     strategy: StrategyOption = None,
     take: TakeOption = None,
     appended: AppendedOption = AppendedChoice.fail,
@@ -230,7 +236,8 @@ def revert(
 ) -> None:
     """Commit the opposite of what a commit did."""
     with session(lake, as_json) as s:
-        made = s.branch(branch).revert(commit_ref, message, parent=parent, **_decisions(strategy, take, appended))
+        chosen = _decisions(strategy, take, appended) | {"metadata": metadata_of(meta), "allow_empty": allow_empty}
+        made = s.branch(branch).revert(commit_ref, message, parent=parent, **chosen)
         s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
 
 
@@ -239,6 +246,8 @@ def cherry_pick(
     commit_ref: Annotated[str, typer.Argument(metavar="COMMIT", help="A ref expression of the same repository.")],
     parent: Annotated[int | None, typer.Option(help="Of a merge: the parent to compare with, from 1.")] = None,
     message: MessageOption = None,
+    meta: MetaOption = None,
+    allow_empty: AllowEmptyOption = False,
     strategy: StrategyOption = None,
     take: TakeOption = None,
     appended: AppendedOption = AppendedChoice.fail,
@@ -247,7 +256,8 @@ def cherry_pick(
 ) -> None:
     """Commit again, on a branch, what a commit did elsewhere."""
     with session(lake, as_json) as s:
-        made = s.branch(branch).cherry_pick(commit_ref, message, parent=parent, **_decisions(strategy, take, appended))
+        chosen = _decisions(strategy, take, appended) | {"metadata": metadata_of(meta), "allow_empty": allow_empty}
+        made = s.branch(branch).cherry_pick(commit_ref, message, parent=parent, **chosen)
         s.out.say(f"Committed {made.id[:12]}: {made.message}", _commit_fields(made))
 
 

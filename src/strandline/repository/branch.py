@@ -78,13 +78,26 @@ class Branch(StagedWrites):
         committer: str | None = None,
         date: datetime | None = None,
         allow_empty: bool = False,
+        allow_empty_message: bool = False,
     ) -> Commit:
         """Commit everything staged; writers go on while it runs.
+
+        Args:
+            allow_empty: commit even if nothing is staged in effect.
+            allow_empty_message: the message may be empty, for programs that have none.
 
         Raises:
             NothingToCommit: nothing is staged in effect and `allow_empty` is not set.
         """
-        draft = make_draft(self._core, message, metadata, committer, date, allow_empty=allow_empty)
+        draft = make_draft(
+            self._core,
+            message,
+            metadata,
+            committer,
+            date,
+            allow_empty=allow_empty,
+            allow_empty_message=allow_empty_message,
+        )
         record = commit_branch(self._at, draft)
         self._core.committed()
         return record
@@ -102,6 +115,7 @@ class Branch(StagedWrites):
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
         date: datetime | None = None,
+        allow_empty: bool = False,
     ) -> Commit:
         """Merge the commits of another ref into this branch, as one merge commit.
 
@@ -113,15 +127,16 @@ class Branch(StagedWrites):
             appended: where one side replaced the rows of a partition and the other one added some: "fail", or "keep"
                 both.
             squash: make a commit with one parent, as if its changes had been made here.
+            allow_empty: commit even if the source has nothing new; the commit then has one parent.
 
         Raises:
             MergeConflict: both sides changed the same objects, columns of a table or rows of a partition.
             UncommittedChanges: this branch has staged changes.
-            NothingToMerge: the source has nothing new.
+            NothingToMerge: the source has nothing new, and `allow_empty` is not set.
         """
         other = self._other(source)
         text = message if message is not None else f"Merge {other.expression} into {self.name}"
-        draft = make_draft(self._core, text, metadata, committer, date)
+        draft = make_draft(self._core, text, metadata, committer, date, allow_empty=allow_empty)
         decisions = check_decisions(strategy, take, appended)
         return merge_into(self._core, self._at, other, draft, decisions, self._make_object, squash=squash)
 
@@ -154,17 +169,24 @@ class Branch(StagedWrites):
         strategy: MergeStrategy = None,
         take: Mapping[str, Side] | None = None,
         appended: Appended = "fail",
+        metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
+        date: datetime | None = None,
+        allow_empty: bool = False,
     ) -> Commit:
         """Commit the opposite of what a commit did.
 
         Args:
             parent: of a merge commit, the parent (from 1) whose side stays.
             strategy, take, appended: as for `merge`; the source is what was before the commit.
+            allow_empty: commit even if nothing changes.
+
+        Raises:
+            NothingToMerge: nothing would change, and `allow_empty` is not set.
         """
         target = self._other(commit)
         text = message if message is not None else f"Revert {target.get_commit().message!r} ({target.commit_id[:12]})"
-        draft = make_draft(self._core, text, None, committer, None)
+        draft = make_draft(self._core, text, metadata, committer, date, allow_empty=allow_empty)
         decisions = check_decisions(strategy, take, appended)
         make = self._make_object
         return replay(self._core, self._at, target, draft, decisions, make, parent=parent, undoes=True)
@@ -179,17 +201,33 @@ class Branch(StagedWrites):
         strategy: MergeStrategy = None,
         take: Mapping[str, Side] | None = None,
         appended: Appended = "fail",
+        metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
+        date: datetime | None = None,
+        allow_empty: bool = False,
     ) -> Commit:
         """Commit again, here, what a commit did elsewhere.
 
         Args:
             parent: of a merge commit, the parent (from 1) that it is compared with.
             strategy, take, appended: as for `merge`; the source is the commit.
+            allow_empty: commit even if nothing changes.
+
+        Raises:
+            NothingToMerge: nothing would change, and `allow_empty` is not set.
         """
         target = self._other(commit)
-        text = message if message is not None else target.get_commit().message
-        draft = make_draft(self._core, text, None, committer, None)
+        found = target.get_commit()
+        text = message if message is not None else found.message
+        draft = make_draft(
+            self._core,
+            text,
+            metadata,
+            committer,
+            date,
+            allow_empty=allow_empty,
+            allow_empty_message=text == found.message,
+        )
         decisions = check_decisions(strategy, take, appended)
         make = self._make_object
         return replay(self._core, self._at, target, draft, decisions, make, parent=parent, undoes=False)

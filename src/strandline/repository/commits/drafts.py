@@ -24,13 +24,15 @@ def make_draft(
     date: datetime | None = None,
     *,
     allow_empty: bool = False,
+    allow_empty_message: bool = False,
 ) -> Draft:
     """A draft of now, by the lake's committer, if nothing else is said.
 
     Raises:
         UsageError: the message is empty or too long, or the metadata is not a small map of strings.
     """
-    if not isinstance(message, str) or not message.strip() or len(message) > MESSAGE_MAX_CHARS:
+    is_missing = not isinstance(message, str) or not (message.strip() or allow_empty_message)
+    if is_missing or len(message) > MESSAGE_MAX_CHARS:
         raise UsageError(
             f"A commit needs a message of 1 to {MESSAGE_MAX_CHARS:,} characters.",
             next="Say what the commit changes and why.",

@@ -63,6 +63,9 @@ def merge_into(
     settling = _settling(core, make)
 
     def compute(head: Commit) -> NewHead:
+        base = merge_base(core.commits, head.id, source_commit.id)
+        if draft.allow_empty and base is not None and base.id == source_commit.id:
+            return _new_head(core.commits.tree(head.id), (head,), draft)
         three = _three(core, at, source, head, source_commit)
         tree = _merged(settling, three, decisions, "Merging", source)
         if squash:
@@ -205,7 +208,7 @@ def _new_head(tree: Tree, parents: tuple[Commit, ...], draft: Draft) -> NewHead:
 
 
 def _changed_head(tree: Tree, head_tree: Tree, head: Commit, draft: Draft, why: str) -> NewHead:
-    if tree.id == head_tree.id:
+    if tree.id == head_tree.id and not draft.allow_empty:
         raise NothingToMerge(f"Nothing would change. {why}")
     return _new_head(tree, (head,), draft)
 
