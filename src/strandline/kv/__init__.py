@@ -6,9 +6,19 @@ import re
 from importlib import import_module
 
 from strandline.errors import InvalidSettings
-from strandline.kv.store import ABSENT, Page, Predicate, PredicateFailed, Store
+from strandline.kv.store import ABSENT, Guard, Guarded, Page, Predicate, PredicateFailed, Store
 
-__all__ = ["ABSENT", "ENTRY_POINT_GROUP", "Page", "Predicate", "PredicateFailed", "Store", "open_store"]
+__all__ = [
+    "ABSENT",
+    "ENTRY_POINT_GROUP",
+    "Guard",
+    "Guarded",
+    "Page",
+    "Predicate",
+    "PredicateFailed",
+    "Store",
+    "open_store",
+]
 
 ENTRY_POINT_GROUP = "strandline.kv"
 """Entry points of this group map a URL scheme to a callable that takes the URL and returns a `Store`."""
