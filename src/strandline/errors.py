@@ -49,7 +49,15 @@ class StrandlineError(Exception):
         # an address in a message may have come with a password, from a caller or in the words of a driver
         self.what, self.safe = redacted(what), redacted(safe)
         self.next = next if isinstance(next, Advice) else redacted(next)
-        super().__init__(" ".join(part for part in (self.what, self.safe, self.next) if part))
+        super().__init__(self._sentences())
+
+    def _sentences(self) -> str:
+        return " ".join(part for part in (self.what, self.safe, self.next) if part)
+
+    def now_safe(self, safe: str) -> None:
+        """Say anew what was changed and what was not: a caller that did more than the one that failed knows better."""
+        self.safe = redacted(safe)
+        self.args = (self._sentences(),)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.args, self.__dict__)

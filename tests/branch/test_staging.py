@@ -119,6 +119,18 @@ def test_a_bulk_write_that_fails_in_its_second_part_says_that_the_first_is_there
     assert len(shown(one)) == PART
 
 
+def test_a_bulk_write_that_is_refused_in_its_second_part_says_that_the_first_is_there(one: Client, two: Client) -> None:
+    two.repo.lock_owners.register("ops", "tests")
+    one.before(GUARDED, 2, lambda: two.main.locks.take("k1", owner="ops"))
+    with pytest.raises(RangeLocked) as refused:
+        one.main.stage_each([(f"k{i:04d}", entry(i)) for i in range(PART + 1)])
+    assert "A part" in str(refused.value)
+    assert "Nothing was changed" not in str(refused.value)
+    assert len(shown(two)) == PART
+    with pytest.raises(RangeLocked, match="Nothing was changed"):
+        one.main.stage_each([("k1", entry(1))])
+
+
 def test_a_write_from_an_old_record_lands_in_no_token_of_that_record(one: Client, two: Client) -> None:
     link(one.main, "warm", 0)
     old = one.main._cell.read().branch.staging_token

@@ -11,7 +11,7 @@ from strandline.branch.cell import Seen
 from strandline.branch.locking import Pairs, what_is_left
 from strandline.branch.rules.lock_rules import locked_key, refuse_locked_keys
 from strandline.branch.rules.record import refuse_blocked
-from strandline.errors import BranchGone, NotAllowed, OutcomeUnknown, RangeLocked, StoreUnavailable
+from strandline.errors import BranchGone, Contention, NotAllowed, OutcomeUnknown, RangeLocked, StoreUnavailable
 from strandline.ids import StagingToken
 from strandline.kv.store import GUARDED_MAX_BYTES, Guarded, in_part
 
@@ -33,8 +33,13 @@ def stage(at: BranchAt, pairs: Pairs, fresh: Seen | None = None) -> None:
         RangeLocked: a lock of somebody else covers it. Nothing of it is visible, or of this part of it.
     """
     for number, part in enumerate(_parts(pairs, at.stores.kv.guarded_max_pairs)):
-        with in_part(number > 0):
-            _stage_part(at, part, None if number else fresh)
+        try:
+            with in_part(number > 0):
+                _stage_part(at, part, None if number else fresh)
+        except (Contention, NotAllowed, RangeLocked) as error:
+            if number:
+                error.now_safe("A part of what was to be staged is staged.")
+            raise
 
 
 def _parts(pairs: Pairs, most: int) -> Iterator[Pairs]:
@@ -128,8 +133,7 @@ def _write_and_look(at: BranchAt, pairs: Pairs, token: StagingToken | None, atte
             token = under
         except BranchGone as error:
             if token is not None:
-                error.safe = "The write went to the deleted branch and is lost with it."
-                error.args = (" ".join((error.what, error.safe, error.next)),)
+                error.now_safe("The write went to the deleted branch and is lost with it.")
             raise
         except NotAllowed as error:
             raise (error if token is None else refused_too_late(at.name, error)) from None

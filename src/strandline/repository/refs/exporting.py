@@ -179,7 +179,7 @@ def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable
                 next="Export to a prefix of its own.",
             )
     except StrandlineError as error:
-        error.safe = f"The lake is as it was; {target} holds a part, and the marker {UNDER_WAY} says so."
+        error.now_safe(f"The lake is as it was; {target} holds a part, and the marker {UNDER_WAY} says so.")
         raise
     place.delete_many([UNDER_WAY])
     return count
