@@ -77,7 +77,7 @@ class Repositories(Results[RepositoryRecord]):
         self._amount = amount
 
     def __iter__(self) -> Iterator[RepositoryRecord]:
-        return islice(list_repositories(self._kv, self._prefix, self._after), self._amount)
+        return islice(list_repositories(self._kv, self._prefix, self._after, self._amount), self._amount)
 
     def to_arrow(self) -> pa.Table:
         rows = list(self)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from strandline.errors import (
     UncommittedChanges,
     UsageError,
 )
-from strandline.kv.store import Store
+from strandline.kv.store import GUARDED_MAX_BYTES, Store
 from strandline.testing.faults import Outcome
 from strandline.tree.rows import TOMBSTONE, encode_staged, user_metadata_json
 from tests.harness.clients import Client, Shared, content, entry, link, shown
@@ -129,6 +130,32 @@ def test_a_bulk_write_that_is_refused_in_its_second_part_says_that_the_first_is_
     assert len(shown(two)) == PART
     with pytest.raises(RangeLocked, match="Nothing was changed"):
         one.main.stage_each([("k1", entry(1))])
+
+
+def test_a_bulk_write_that_meets_a_lock_from_before_is_refused_whole(one: Client, two: Client) -> None:
+    two.repo.lock_owners.register("ops", "tests")
+    link(one.main, "warm", 1)
+    two.main.locks.take("z", owner="ops")
+    with pytest.raises(RangeLocked, match="Nothing was changed"):
+        one.main.stage_each([(f"k{i:04d}", entry(i)) for i in range(PART)] + [("z", entry(1))])
+    assert shown(two) == ["warm"]
+
+
+def test_parts_of_uneven_entries_are_bounded(one: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    store = type(one.store)
+    guarded = store.set_many_while
+
+    def counted(self: Any, partition: bytes, pairs: Any, guard: Any) -> Any:
+        sizes.append(sum(len(key) + len(value) for key, value in pairs))
+        return guarded(self, partition, pairs, guard)
+
+    monkeypatch.setattr(store, "set_many_while", counted)
+    wide = user_metadata_json({"text": "x" * 60_000})
+    entries = [(f"k{i:04d}", replace(entry(i), user_metadata=wide if i < 200 else None)) for i in range(PART)]
+    one.main.stage_each(entries)
+    assert max(sizes) <= GUARDED_MAX_BYTES
+    assert len(shown(one)) == PART
 
 
 def test_a_write_from_an_old_record_lands_in_no_token_of_that_record(one: Client, two: Client) -> None:

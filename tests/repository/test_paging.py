@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from random import Random
+from typing import Any
 
 import pytest
 
 from strandline.branch import view
+from strandline.branch.commits import KEY_PREFIX
 from strandline.errors import RefNotFound, StrandlineError, UsageError
 from strandline.kv.store import Page
 from strandline.lake import Lake
@@ -15,10 +17,23 @@ from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.results import history
 from strandline.results.differences import Change, Diff
+from strandline.tree.cache import ByteBoundedCache
 from tests.harness.clients import link
 
-PATHS = [f"{folder}{number}" for folder in ("", "a/", "a/b/", "a/c/", "b/", "é/") for number in range(6)]
-SPANS = [("", ""), ("a/", ""), ("", "/"), ("a/", "/"), ("a", "/"), ("nothing/", ""), ("", "/b")]
+PATHS = [f"{folder}{number}" for folder in ("", "a/", "a/b/", "a/c/", "b/", "é/") for number in range(5)]
+PATHS += ["a/", "a/b/", "aa", "b//"]
+"""With markers of folders, as S3 tools make them: objects that are called as their prefix."""
+SPANS = [
+    ("", ""),
+    ("a/", ""),
+    ("", "/"),
+    ("a/", "/"),
+    ("a", "/"),
+    ("nothing/", ""),
+    ("", "/b"),
+    ("a", "aa"),
+    ("b/", "/"),
+]
 
 
 def told(change: Change) -> tuple[str, str]:
@@ -123,6 +138,74 @@ def test_a_page_of_what_is_staged_reads_about_what_it_shows(main: Branch, monkey
     read = 0
     assert [told(one) for one in main.uncommitted(delimiter="/")] == [("k/", "prefix_changed")]
     assert read < 200
+
+
+def test_a_listing_goes_on_behind_a_marker_that_is_called_as_its_prefix(repo: Repository, main: Branch) -> None:
+    for path in ("raw/", "raw/a", "raw/b/c"):
+        link(main, path, 1)
+    for committed in (False, True):
+        found: list[str] = []
+        while page := [
+            one.path for one in main.list("raw/", delimiter="/", after=found[-1] if found else "", amount=1)
+        ]:
+            found += page
+            assert len(found) < 9
+        assert found == ["raw/", "raw/a", "raw/b/"]
+        if not committed:
+            main.commit("first")
+
+
+def test_a_flat_folder_is_not_read_in_small_windows(main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
+    main.put_many({f"t/{number:05d}": b"" for number in range(3_000)})
+    windows: list[int] = []
+    read = view.uncommitted_window
+
+    def counted(at: Any, low: str, end: str | None, rows: int) -> Any:
+        windows.append(rows)
+        return read(at, low, end, rows)
+
+    monkeypatch.setattr(view, "uncommitted_window", counted)
+    assert len(list(main.uncommitted("t/", delimiter="/"))) == 3_000
+    assert len(windows) <= 5
+
+
+def test_a_page_of_names_reads_about_what_it_shows(
+    repo: Repository, main: Branch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link(main, "a", 1)
+    main.commit("first")
+    for number in range(60):
+        repo.create_branch(f"b{number:02d}")
+    kv = main._core.stores.kv
+    scan_page = type(kv).scan_page
+    read: list[int] = []
+
+    def counted(*arguments: object, **options: object) -> Page:
+        page = scan_page(*arguments, **options)  # type: ignore[arg-type]
+        read.append(len(page.keys))
+        return page
+
+    monkeypatch.setattr(type(kv), "scan_page", counted)
+    assert len(list(repo.branches(amount=5))) == 5
+    assert sum(read) <= 6
+    read.clear()
+    assert list(repo.tags(amount=2)) == []
+    assert read == [3, 12, 46]
+
+
+def test_a_log_shows_what_is_there_of_a_damaged_history(repo: Repository, main: Branch, lake: Lake) -> None:
+    for number in range(3):
+        link(main, "a", number)
+        main.commit(f"{number}")
+    newest, damaged = [commit.id for commit in main.log(amount=2)]
+    stores = main._core.stores
+    stores.kv.delete(stores.records, KEY_PREFIX + damaged.encode())
+    main._core.commits._cache = ByteBoundedCache(1 << 20)
+    assert [commit.id for commit in main.log(amount=1)] == [newest]
+    rest = iter(main.log())
+    assert next(rest).id == newest
+    with pytest.raises(RefNotFound):
+        next(rest)
 
 
 def test_a_page_passes_what_changes_nothing(main: Branch) -> None:
@@ -255,4 +338,6 @@ def test_a_page_behind_a_commit_of_another_history_is_refused(
     with pytest.raises(RefNotFound, match="not in this history"):
         list(main.log(after=other))
     assert [commit.id for commit in main.log(after=merged[3][:12], amount=2)] == merged[4:6]
+    (last,) = main.log(after=merged[3], amount=1)
+    assert [commit.id for commit in main.log(after=last, amount=1)] == merged[5:6]
     assert [commit.id for commit in main.log(after="main~1", paths="m0")]

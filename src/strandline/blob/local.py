@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from strandline.blob.store import LIST_PAGE_BLOBS, BlobExists, BlobInfo, BlobNotFound, BlobStore, PutMode
+from strandline.blob.store import (
+    LIST_PAGE_BLOBS,
+    BlobExists,
+    BlobInfo,
+    BlobNotFound,
+    BlobStore,
+    NotRead,
+    PutMode,
+    read_from,
+)
 from strandline.errors import InvalidName, StoreUnavailable
 from strandline.ids import new_id
 
@@ -62,7 +71,7 @@ class LocalBlobStore(BlobStore):
                     if isinstance(data, bytes):
                         _write_all(file.fileno(), data)
                     else:
-                        while chunk := data.read(COPY_BUFFER_BYTES):
+                        while chunk := read_from(data, COPY_BUFFER_BYTES):
                             _write_all(file.fileno(), chunk)
                     if self.synced:
                         os.fsync(file.fileno())
@@ -77,6 +86,8 @@ class LocalBlobStore(BlobStore):
                 raise
             if self.synced:
                 _sync(os.path.dirname(target))
+        except NotRead as failed:
+            raise failed.error from None
         except FileExistsError:
             raise BlobExists(key) from None
         except OSError as error:

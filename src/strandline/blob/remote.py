@@ -14,7 +14,16 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, UnauthenticatedError
 from obstore.store import AzureStore, GCSStore, MemoryStore, S3Store
 
-from strandline.blob.store import LIST_PAGE_BLOBS, BlobExists, BlobInfo, BlobNotFound, BlobStore, PutMode
+from strandline.blob.store import (
+    LIST_PAGE_BLOBS,
+    BlobExists,
+    BlobInfo,
+    BlobNotFound,
+    BlobStore,
+    NotRead,
+    PutMode,
+    read_from,
+)
 from strandline.errors import InvalidName, InvalidSettings, StoreUnavailable
 
 READ_BUFFER_BYTES = 4 << 20
@@ -30,14 +39,6 @@ _memory: dict[str, MemoryStore] = {}
 """The memory stores of this process by name, so that `memory://name` means one thing however often it is opened."""
 
 
-class _NotRead(Exception):
-    """A file that is to be stored could not be read."""
-
-    def __init__(self, error: BaseException) -> None:
-        super().__init__(error)
-        self.error = error
-
-
 def _parts(file: BinaryIO) -> Iterator[bytes]:
     """The bytes of a file, as pieces of `PART_BYTES`; only the last is shorter."""
     is_open = True
@@ -45,10 +46,7 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
         pieces: list[bytes] = []
         left = PART_BYTES
         while left and is_open:
-            try:
-                piece = file.read(left)
-            except BaseException as error:
-                raise _NotRead(error) from error
+            piece = read_from(file, left)
             is_open = bool(piece)
             pieces.append(piece)
             left -= len(piece)
@@ -153,7 +151,7 @@ class RemoteBlobStore(BlobStore):
                 self._put_file(name, data)
         except AlreadyExistsError:
             raise BlobExists(key) from None
-        except _NotRead as failed:
+        except NotRead as failed:
             raise failed.error from None
         except Exception as error:
             raise self._failed(error, "unknown") from error

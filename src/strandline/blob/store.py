@@ -39,6 +39,22 @@ class BlobInfo:
     modified_at_us: int
 
 
+class NotRead(Exception):
+    """A file that is to be stored could not be read: the fault of the file, not of the store."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def read_from(file: BinaryIO, most: int) -> bytes:
+    """The next bytes of a file that is to be stored; none at its end."""
+    try:
+        return file.read(most)
+    except BaseException as error:
+        raise NotRead(error) from error
+
+
 class BlobStore(ABC):
     """Blobs under one root. Safe to share between threads.
 

@@ -30,9 +30,13 @@ def stage(at: BranchAt, pairs: Pairs, fresh: Seen | None = None) -> None:
         fresh: a record that was read after the caller's own call began.
 
     Raises:
-        RangeLocked: a lock of somebody else covers it. Nothing of it is visible, or of this part of it.
+        RangeLocked: a lock of somebody else covers some of it. Nothing is staged if the lock was there before the call;
+            else nothing of the part that met it is visible, and the parts before it are staged.
     """
-    for number, part in enumerate(_parts(pairs, at.stores.kv.guarded_max_pairs)):
+    most = at.stores.kv.guarded_max_pairs
+    if len(pairs) > most:  # what is refused from the beginning is refused whole
+        fresh, _ = _allowing(at, pairs, fresh or at.read(shared=True))
+    for number, part in enumerate(_parts(pairs, most)):
         try:
             with in_part(number > 0):
                 _stage_part(at, part, None if number else fresh)
@@ -45,9 +49,16 @@ def stage(at: BranchAt, pairs: Pairs, fresh: Seen | None = None) -> None:
 def _parts(pairs: Pairs, most: int) -> Iterator[Pairs]:
     for first in range(0, len(pairs), most):
         part = pairs[first : first + most]
-        fits = max(1, len(part) * GUARDED_MAX_BYTES // max(1, sum(map(len, chain.from_iterable(part)))))
-        for at in range(0, len(part), fits):
-            yield part[at : at + fits]
+        if sum(map(len, chain.from_iterable(part))) <= GUARDED_MAX_BYTES:
+            yield part
+            continue
+        begin = size = 0
+        for at, (key, value) in enumerate(part):
+            size += len(key) + len(value)
+            if size > GUARDED_MAX_BYTES and at > begin:
+                yield part[begin:at]
+                begin, size = at, len(key) + len(value)
+        yield part[begin:]
 
 
 def _stage_part(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> None:

@@ -44,7 +44,7 @@ from strandline.tree.store import Tree, TreeStore
 
 Result = TypeVar("Result")
 WINDOW_MAX_ROWS = 50_000
-"""What is read at once where nothing is found."""
+"""What is read at once where much is asked for, or nothing is found."""
 
 
 def consistently(at: BranchAt, read: Callable[[BranchRecord], Result]) -> Result:
@@ -277,7 +277,7 @@ def uncommitted(at: BranchAt, start: str = "", end: str | None = None) -> Differ
 
 
 def uncommitted_pieces(at: BranchAt, start: str, end: str | None, rows: int) -> Iterator[Difference]:
-    """The uncommitted changes of a branch in effect, in pieces for which about so many rows are read.
+    """The uncommitted changes of a branch in effect, in pieces; for the first one about so many rows are read.
 
     Each piece shows the branch at one instant.
     """
@@ -285,7 +285,7 @@ def uncommitted_pieces(at: BranchAt, start: str, end: str | None, rows: int) -> 
     size = rows
     while low is not None:
         piece, reach = uncommitted_window(at, low, end, size)
-        size = min(WINDOW_MAX_ROWS, rows if len(piece) else size * 4)  # what changes nothing is passed in larger steps
+        size = min(WINDOW_MAX_ROWS, size * 4)  # a range that is compared is compared whole: rather once than often
         if len(piece):
             yield piece
         low = None if reach is None else reach + "\0"

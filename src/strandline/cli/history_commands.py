@@ -12,6 +12,7 @@ import typer
 from strandline.branch.commits import Commit
 from strandline.cli.graph import graph_lines
 from strandline.cli.session import (
+    NOTHING_THERE,
     AfterOption,
     AmountOption,
     JsonOption,
@@ -69,7 +70,7 @@ def status(
     with session(lake, as_json) as s:
         delimiter = "/" if folders else ""
         found = s.branch(branch).uncommitted(below(prefix), delimiter=delimiter, after=after, amount=amount)
-        s.out.rows(_changes(found), CHANGE_COLUMNS, "Nothing to commit.")
+        s.out.rows(_changes(found), CHANGE_COLUMNS, NOTHING_THERE if prefix or after else "Nothing to commit.")
 
 
 def commit(
@@ -135,7 +136,7 @@ def diff(
     with session(lake, as_json) as s:
         delimiter = "/" if folders else ""
         found = s.ref(left).diff(s.ref(right), below(prefix), delimiter=delimiter, after=after, amount=amount)
-        s.out.rows(_changes(found), CHANGE_COLUMNS, "No differences.")
+        s.out.rows(_changes(found), CHANGE_COLUMNS, NOTHING_THERE if prefix or after else "No differences.")
 
 
 StrategyOption = Annotated[

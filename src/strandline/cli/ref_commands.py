@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import AfterOption, AmountOption, JsonOption, LakeOption, session
+from strandline.cli.session import NOTHING_THERE, AfterOption, AmountOption, JsonOption, LakeOption, session
 from strandline.repository.repository import RefList
 
 branch_app = typer.Typer(no_args_is_help=True, help="Branches.")
@@ -40,7 +40,7 @@ def list_branches(
     """List the branches of a repository."""
     with session(lake, as_json) as s:
         found = s.repository(repository).branches(prefix, after=after, amount=amount)
-        s.out.rows(_rows(found), ("name", "commit", "created"))
+        s.out.rows(_rows(found), ("name", "commit", "created"), NOTHING_THERE)
 
 
 @branch_app.command("delete")
@@ -73,7 +73,7 @@ def list_tags(
     """List the tags of a repository."""
     with session(lake, as_json) as s:
         found = s.repository(repository).tags(prefix, after=after, amount=amount)
-        s.out.rows(_rows(found), ("name", "commit", "created"), "No tags.")
+        s.out.rows(_rows(found), ("name", "commit", "created"), NOTHING_THERE if prefix or after else "No tags.")
 
 
 @tag_app.command("delete")

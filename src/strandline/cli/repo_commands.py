@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import AfterOption, AmountOption, JsonOption, LakeOption, session
+from strandline.cli.session import NOTHING_THERE, AfterOption, AmountOption, JsonOption, LakeOption, session
 from strandline.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Repositories.")
@@ -56,7 +56,8 @@ def list_(
             }
             for record in s.lake.repositories(prefix, after=after, amount=amount)
         )
-        s.out.rows(rows, ("repository", "default_branch", "read_only"), "No repository; `strandline repo create NAME`.")
+        empty = NOTHING_THERE if prefix or after else "No repository; `strandline repo create NAME`."
+        s.out.rows(rows, ("repository", "default_branch", "read_only"), empty)
 
 
 @app.command()

@@ -26,6 +26,8 @@ LakeOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")]
 AfterOption = Annotated[str, typer.Option(help="Begin behind this one.")]
 AmountOption = Annotated[int | None, typer.Option(min=0, help="The most to show.")]
+NOTHING_THERE = "Nothing there."
+"""What a list says that is empty because of where it begins, or of what it is asked for."""
 MessageOption = Annotated[str | None, typer.Option("--message", "-m", help="The commit message.")]
 MetaOption = Annotated[list[str] | None, typer.Option("--meta", help="Metadata of the commit, as key=value.")]
 

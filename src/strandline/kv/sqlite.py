@@ -182,7 +182,7 @@ class SqliteStore(Store):
         if not gate.is_shut:  # else the fork closes it
             _close(session)
             self._sessions.discard(session)
-        session.depth -= 1
+        self._leave(session)
 
     def _connect(self, reader: Session | None = None) -> sqlite3.Connection:
         """A connection: for the session of a reader, if it has to be so, one that only reads."""

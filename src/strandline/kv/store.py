@@ -66,6 +66,11 @@ class Page(NamedTuple):
     values: list[bytes]
 
 
+def page_keys_of(amount: int | None) -> int:
+    """How many pairs to scan first for a caller that will look at so many, or at all if it is None."""
+    return PAGE_KEYS if amount is None else min(PAGE_KEYS, amount + 1)
+
+
 @contextmanager
 def in_part(some_are_done: bool) -> Iterator[None]:
     """Let a failed part of a larger write say that the whole may have happened, if other parts did."""
@@ -129,7 +134,11 @@ class Store(ABC):
     def scan_pages(
         self, partition: bytes, start: bytes = b"", end: bytes | None = None, page_keys: int = PAGE_KEYS
     ) -> Iterator[Page]:
-        """All pairs from `start` on, page by page; every key that is present throughout is returned once."""
+        """All pairs from `start` on, page by page; every key that is present throughout is returned once.
+
+        Args:
+            page_keys: of the first page; those that follow a smaller one grow, up to `PAGE_KEYS`.
+        """
         while True:
             page = self.scan_page(partition, start, end, page_keys)
             if page.keys:
@@ -137,10 +146,13 @@ class Store(ABC):
             if len(page.keys) < page_keys:
                 return
             start = page.keys[-1] + b"\0"
+            page_keys = max(page_keys, min(PAGE_KEYS, page_keys * 4))
 
-    def scan(self, partition: bytes, start: bytes = b"", end: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    def scan(
+        self, partition: bytes, start: bytes = b"", end: bytes | None = None, page_keys: int = PAGE_KEYS
+    ) -> Iterator[tuple[bytes, bytes]]:
         """Like `scan_pages`, pair by pair."""
-        for page in self.scan_pages(partition, start, end):
+        for page in self.scan_pages(partition, start, end, page_keys):
             yield from zip(page.keys, page.values, strict=True)
 
     def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[bytes | None]:

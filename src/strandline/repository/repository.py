@@ -195,7 +195,7 @@ class Repository:
         """
 
         def rows() -> Iterator[NamedRef]:
-            for name, record in list_names(self._core, "branch", prefix, after):
+            for name, record in list_names(self._core, "branch", prefix, after, amount):
                 if isinstance(record, BranchRecord):
                     yield NamedRef(name, record.head, record.created_at)
 
@@ -221,7 +221,7 @@ class Repository:
         """
 
         def rows() -> Iterator[NamedRef]:
-            for name, record in list_names(self._core, "tag", prefix, after):
+            for name, record in list_names(self._core, "tag", prefix, after, amount):
                 if isinstance(record, TagRecord):
                     yield NamedRef(name, record.commit, record.created_at)
 

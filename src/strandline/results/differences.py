@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from strandline.errors import UsageError
 from strandline.ids import check_prefix, prefix_end
-from strandline.results.listing import FIRST_WINDOW_ROWS
+from strandline.results.listing import FIRST_WINDOW_ROWS, is_folder
 from strandline.results.rows import ObjectInfo, Results
 from strandline.tree.diff import Difference, Kind
 from strandline.tree.rows import SCHEMA, column
@@ -64,7 +64,7 @@ class Diff(Results[Change]):
         self._amount = amount
         self._end = prefix_end(prefix)
         passed = after and after + "\0"
-        if delimiter and after.endswith(delimiter) and after.startswith(prefix):
+        if is_folder(after, prefix, delimiter):
             passed = prefix_end(after) or passed
         self._start = max(prefix, passed)
 

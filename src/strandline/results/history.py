@@ -55,12 +55,12 @@ class Walk:
         self._first_parent = first_parent
         self._pending: list[tuple[int, Microseconds, CommitId]] = []
         self._known: set[CommitId] = set()
-        for id in frontier:
-            self._push(id)
+        self._next: tuple[CommitId, ...] = tuple(frontier)
+        """What comes next besides what is pending; it is read when somebody goes on."""
 
     @property
     def frontier(self) -> tuple[CommitId, ...]:
-        return tuple(id for _, _, id in self._pending)
+        return (*self._known, *(id for id in self._next if id not in self._known))
 
     def _push(self, id: CommitId) -> None:
         if id not in self._known:
@@ -69,12 +69,13 @@ class Walk:
             heapq.heappush(self._pending, (-record.generation, -record.date_us, id))
 
     def __iter__(self) -> Iterator[Commit]:
-        while self._pending:
+        while self._pending or self._next:
+            for id in self._next:
+                self._push(id)
             _, _, id = heapq.heappop(self._pending)
             self._known.discard(id)
             record = self._commits.get(id)
-            for parent in record.parents[:1] if self._first_parent else record.parents:
-                self._push(parent)
+            self._next = record.parents[:1] if self._first_parent else record.parents
             yield record
 
 
@@ -109,9 +110,9 @@ class Log(Results[Commit]):
         wanted = self._wanted
         shown = 0
         walk = self._walk()
+        if wanted.amount == 0:
+            return
         for record in walk:
-            if wanted.amount is not None and shown >= wanted.amount:
-                return
             if wanted.since is not None and record.date_us < wanted.since:
                 continue
             if wanted.until is not None and record.date_us > wanted.until:
@@ -123,6 +124,8 @@ class Log(Results[Commit]):
             if shown == wanted.amount:  # where the next page begins
                 frontiers.put(self._page_key(record.id), walk.frontier, FRONTIER_BYTES * (2 + len(walk.frontier)))
             yield record
+            if shown == wanted.amount:
+                return
 
     def _walk(self) -> Walk:
         """The commits from `after` on. Pages of one process find where the one before them ended."""

@@ -23,6 +23,13 @@ Window = Callable[[bytes, bytes | None, int], tuple[pa.Table, bytes | None]]
 """Reads rows from a start to an end, about as many as asked; says how far they are complete, None for to the end."""
 
 
+def is_folder(path: str, prefix: str, delimiter: str) -> bool:
+    """Whether a listing shows this as a folder: it ends with the first delimiter after the prefix."""
+    last = len(path) - len(delimiter)
+    is_below = bool(delimiter) and path.startswith(prefix) and last >= len(prefix)
+    return is_below and path.find(delimiter, len(prefix)) == last
+
+
 class Listing(Results[ObjectInfo | CommonPrefix]):
     """The objects below a prefix."""
 
@@ -39,7 +46,7 @@ class Listing(Results[ObjectInfo | CommonPrefix]):
         self._amount = amount
         low, self._end = check_prefix(prefix), encoded(prefix_end(prefix))
         high = check_prefix(after)
-        if high and delimiter and after.endswith(delimiter) and after.startswith(prefix):
+        if is_folder(after, prefix, delimiter):
             high = encoded(prefix_end(after)) or high  # a folder that was shown is passed with all that is in it
         elif high:
             high += b"\0"

@@ -113,8 +113,10 @@ class BlobStoreTests:
     def test_a_file_that_cannot_be_read_to_its_end_is_not_stored(self, store: BlobStore) -> None:
         for mode in MODES:
             for good in (0, 5, 2 * PASSES_BYTES + 3):
-                with pytest.raises(LookupError, match="mine"):
-                    store.put("torn", cast("BinaryIO", _Passing(b"x" * good, LookupError("mine"))), mode)
+                for error in (LookupError("mine"), OSError(5, "mine"), FileExistsError("mine")):
+                    with pytest.raises(type(error), match="mine") as raised:
+                        store.put("torn", cast("BinaryIO", _Passing(b"x" * good, error)), mode)
+                    assert raised.value is error
                 with pytest.raises(BlobNotFound):
                     store.get("torn")
         assert list(store.list()) == []

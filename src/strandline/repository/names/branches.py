@@ -40,7 +40,7 @@ from strandline.errors import (
     StrandlineError,
 )
 from strandline.ids import BranchId, CommitId, StagingToken, check_ref_name, keys_behind, new_id
-from strandline.kv.store import ABSENT, PredicateFailed
+from strandline.kv.store import ABSENT, PredicateFailed, page_keys_of
 from strandline.repository.refs.expressions import Target, read_ref
 from strandline.repository.refs.ref import Ref
 
@@ -285,10 +285,15 @@ def delete_tag(core: RepositoryCore, name: str) -> None:
 
 
 def list_names(
-    core: RepositoryCore, kind: Literal["branch", "tag"], prefix: str = "", after: str = ""
+    core: RepositoryCore, kind: Literal["branch", "tag"], prefix: str = "", after: str = "", amount: int | None = None
 ) -> Iterator[tuple[str, RefRecord]]:
+    """The branches or tags in a span, each with its record.
+
+    Args:
+        amount: how many the caller will look at, or None for all: so many are read first.
+    """
     wanted = BranchRecord if kind == "branch" else TagRecord
-    for key, value in core.stores.kv.scan(core.stores.refs, *keys_behind(prefix, after)):
+    for key, value in core.stores.kv.scan(core.stores.refs, *keys_behind(prefix, after), page_keys_of(amount)):
         record = decode(RefRecord, value, f"ref {key.decode()!r}")
         if isinstance(record, wanted):
             yield key.decode(), record

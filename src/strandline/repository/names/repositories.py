@@ -28,7 +28,7 @@ from strandline.ids import (
     keys_below,
     new_id,
 )
-from strandline.kv.store import ABSENT, PredicateFailed, Store
+from strandline.kv.store import ABSENT, PredicateFailed, Store, page_keys_of
 from strandline.tree.store import EMPTY
 
 FIRST_MESSAGE = "Repository created"
@@ -63,8 +63,10 @@ def _not_there(name: str, record: RepositoryRecord | None) -> RepositoryNotFound
     )
 
 
-def list_repositories(kv: Store, prefix: str = "", after: str = "") -> Iterator[RepositoryRecord]:
-    for key, value in kv.scan(PARTITION, *keys_behind(prefix, after)):
+def list_repositories(
+    kv: Store, prefix: str = "", after: str = "", amount: int | None = None
+) -> Iterator[RepositoryRecord]:
+    for key, value in kv.scan(PARTITION, *keys_behind(prefix, after), page_keys_of(amount)):
         record = decode(RepositoryRecord, value, f"repository {key.decode()!r}")
         if record.state == "active":
             yield record

@@ -222,7 +222,7 @@ class Ref:
         prefixes: Sequence[str] | str = (),
         since: datetime | str | None = None,
         until: datetime | str | None = None,
-        after: Ref | str | None = None,
+        after: Commit | Ref | str | None = None,
     ) -> Log:
         """The history, newest first; filters are those of `LogFilter`, times may be written as in ref expressions.
 
@@ -233,7 +233,9 @@ class Ref:
         paths, prefixes = ((text,) if isinstance(text, str) else tuple(text) for text in (paths, prefixes))
         if amount is not None and amount < 0:
             raise UsageError(f"A history of {amount} commits is not possible.", next="Use an amount of 0 or more.")
-        passed = NOTHING if after is None else self._other(after).commit_id
+        passed = NOTHING
+        if after is not None:
+            passed = after.id if isinstance(after, Commit) else self._other(after).commit_id
         wanted = LogFilter(first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount, passed)
         return Log(self._core.commits, self.commit_id, wanted)
 
