@@ -134,11 +134,7 @@ class Store(ABC):
     def scan_pages(
         self, partition: bytes, start: bytes = b"", end: bytes | None = None, page_keys: int = PAGE_KEYS
     ) -> Iterator[Page]:
-        """All pairs from `start` on, page by page; every key that is present throughout is returned once.
-
-        Args:
-            page_keys: of the first page; those that follow a smaller one grow, up to `PAGE_KEYS`.
-        """
+        """All pairs from `start` on, page by page; every key that is present throughout is returned once."""
         while True:
             page = self.scan_page(partition, start, end, page_keys)
             if page.keys:
@@ -146,14 +142,22 @@ class Store(ABC):
             if len(page.keys) < page_keys:
                 return
             start = page.keys[-1] + b"\0"
-            page_keys = max(page_keys, min(PAGE_KEYS, page_keys * 4))
 
     def scan(
         self, partition: bytes, start: bytes = b"", end: bytes | None = None, page_keys: int = PAGE_KEYS
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Like `scan_pages`, pair by pair."""
-        for page in self.scan_pages(partition, start, end, page_keys):
+        """Like `scan_pages`, pair by pair.
+
+        Args:
+            page_keys: what is fetched first; what follows grows, up to `PAGE_KEYS`.
+        """
+        while True:
+            page = self.scan_page(partition, start, end, page_keys)
             yield from zip(page.keys, page.values, strict=True)
+            if len(page.keys) < page_keys:
+                return
+            start = page.keys[-1] + b"\0"
+            page_keys = max(page_keys, min(PAGE_KEYS, page_keys * 4))
 
     def get_many(self, partition: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of several keys, in their order; not a snapshot."""

@@ -316,6 +316,13 @@ class StoreTests:
         assert [len(page.keys) for page in pages] == [10, 10, 5]
         assert [key for page in pages for key in page.keys] == keys
 
+    def test_a_scan_that_begins_small_returns_all(self, store: Store) -> None:
+        pairs = [(b"%04d" % i, b"v%d" % i) for i in range(30)]
+        store.set_many(P, pairs)
+        for page_keys in (1, 3, 30, 31):
+            assert list(store.scan(P, page_keys=page_keys)) == pairs
+        assert list(store.scan(P, b"0005", b"0025", page_keys=2)) == pairs[5:25]
+
     def test_a_scan_begun_after_a_set_returned_sees_it(self, store: Store) -> None:
         for i in range(20):
             store.set(P, b"%02d" % i, b"v")
