@@ -106,3 +106,16 @@ def test_a_checkpoint_of_a_store_that_was_closed_does_nothing(tmp_path: Path) ->
     store.close()
     store._checkpoint()
     assert not (tmp_path / "db-wal").exists()
+
+
+def test_a_thread_that_ends_while_a_store_is_closed_closes_what_the_store_left(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "db")
+    store.set(b"p", b"k", b"v")
+    (session,) = store._sessions
+    session.depth += 1  # its thread is ending
+    store.close()
+    assert store._writer is not None
+    session.depth -= 1
+    store._end_session(session)
+    assert store._writer is None
+    assert not (tmp_path / "db-wal").exists()
