@@ -52,7 +52,7 @@ from strandline.repository.names.repositories import (
 from strandline.repository.repository import Repository
 from strandline.repository.upkeep.repair import Mended, repair
 from strandline.repository.upkeep.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
-from strandline.results.rows import Results
+from strandline.results.rows import Results, check_amount
 from strandline.settings import Settings, current_user, portable
 from strandline.tree.store import TreeStore
 
@@ -69,8 +69,7 @@ class Repositories(Results[RepositoryRecord]):
     _titles = ("repository", "default branch", "namespace")
 
     def __init__(self, kv: Store, prefix: str, after: str, amount: int | None) -> None:
-        if amount is not None and amount < 0:
-            raise UsageError(f"A list of {amount} names is not possible.", next="Use an amount of 0 or more.")
+        check_amount(amount, "list", "names")
         self._kv = kv
         self._prefix = prefix
         self._after = after

@@ -78,7 +78,7 @@ def _stage_part(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> None:
         if outcome is Guarded.MAYBE:
             _write_and_look(at, pairs, seen.branch.staging_token, attempts)
             return
-        if is_new:  # that a remembered record is not the newest one is no loss
+        if is_new:  # a remembered record may be old: nobody else was first
             attempts.again()
         seen, is_new = _allowing(at, pairs, at.read(shared=True))
     _write_and_look(at, pairs, None, attempts)

@@ -6,7 +6,15 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import NOTHING_THERE, AfterOption, AmountOption, JsonOption, LakeOption, session
+from strandline.cli.session import (
+    NOTHING_THERE,
+    AfterOption,
+    AmountOption,
+    JsonOption,
+    LakeOption,
+    NamePrefixOption,
+    session,
+)
 from strandline.repository.repository import RefList
 
 branch_app = typer.Typer(no_args_is_help=True, help="Branches.")
@@ -31,7 +39,7 @@ def create_branch(source: Source, name: str, lake: LakeOption = None, as_json: J
 @branch_app.command("list")
 def list_branches(
     repository: str,
-    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    prefix: NamePrefixOption = "",
     after: AfterOption = "",
     amount: AmountOption = None,
     lake: LakeOption = None,
@@ -64,7 +72,7 @@ def create_tag(source: Source, name: str, lake: LakeOption = None, as_json: Json
 @tag_app.command("list")
 def list_tags(
     repository: str,
-    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    prefix: NamePrefixOption = "",
     after: AfterOption = "",
     amount: AmountOption = None,
     lake: LakeOption = None,

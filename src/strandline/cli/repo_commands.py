@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from strandline.cli.session import NOTHING_THERE, AfterOption, AmountOption, JsonOption, LakeOption, session
+from strandline.cli.session import (
+    NOTHING_THERE,
+    AfterOption,
+    AmountOption,
+    JsonOption,
+    LakeOption,
+    NamePrefixOption,
+    session,
+)
 from strandline.errors import UsageError
 
 app = typer.Typer(no_args_is_help=True, help="Repositories.")
@@ -39,7 +47,7 @@ def create(
 
 @app.command("list")
 def list_(
-    prefix: Annotated[str, typer.Option(help="Only names that begin with this.")] = "",
+    prefix: NamePrefixOption = "",
     after: AfterOption = "",
     amount: AmountOption = None,
     lake: LakeOption = None,

@@ -24,6 +24,7 @@ LakeOption = Annotated[
     typer.Option("--lake", envvar="STRANDLINE_LAKE", help="The lake: a folder or a TOML file.", show_default=False),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object a line, for scripts.")]
+NamePrefixOption = Annotated[str, typer.Option(help="Only names that begin with this.")]
 AfterOption = Annotated[str, typer.Option(help="Begin behind this one.")]
 AmountOption = Annotated[int | None, typer.Option(min=0, help="The most to show.")]
 NOTHING_THERE = "Nothing there."

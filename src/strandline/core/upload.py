@@ -90,7 +90,7 @@ class _Hashed:
         """The next bytes; none at the end of the file, and only there.
 
         Raises:
-            UsageError: it is a file of text, has nothing to give yet, which is no end, or cannot be read.
+            UsageError: the file gives text instead of bytes, or None because it does not wait, or cannot be read.
         """
         try:
             chunk: Any = self._source.read(CHUNK_BYTES if most < 0 else min(most, CHUNK_BYTES))

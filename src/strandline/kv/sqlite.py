@@ -48,7 +48,7 @@ DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _REPLACE = "ON CONFLICT(k) DO UPDATE SET v = excluded.v"
 _UPSERT = f"INSERT INTO kv(k, v) VALUES (?, ?) {_REPLACE}"
 _GUARDED = f"INSERT OR IGNORE INTO kv(k, v) VALUES (?, (SELECT ? FROM kv WHERE k = ? AND v = ?)) {_REPLACE}"
-"""Where the guard does not hold there is no value, which the table refuses and the statement ignores."""
+"""If the guard holds something else, the value is null: the table refuses it, and the statement then writes nothing."""
 _HOLDS = "SELECT 1 FROM kv WHERE k = ? AND v = ?"
 _INSERT = "INSERT INTO kv(k, v) VALUES (?, ?) ON CONFLICT(k) DO NOTHING"
 _SWAP = "UPDATE kv SET v = ? WHERE k = ? AND v = ?"

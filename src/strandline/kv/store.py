@@ -56,7 +56,7 @@ class Guarded(Enum):
     REFUSED = "refused"
     """The guard holds something else. Nothing was written."""
     MAYBE = "maybe"
-    """All was written, but it cannot be told whether the guard still held then."""
+    """All was written. The store does not know whether the guard still held at that instant."""
 
 
 class Page(NamedTuple):

@@ -43,7 +43,7 @@ from strandline.repository.names.branches import (
 from strandline.repository.names.settings import change_settings
 from strandline.repository.refs.ref import Ref
 from strandline.results.history import merge_base
-from strandline.results.rows import Results
+from strandline.results.rows import Results, check_amount
 
 if TYPE_CHECKING:
     from strandline.repository.upkeep.fsck import FsckReport
@@ -70,8 +70,7 @@ class RefList(Results[NamedRef]):
     _titles = ("name", "commit", "created")
 
     def __init__(self, rows: Callable[[], Iterator[NamedRef]], amount: int | None = None) -> None:
-        if amount is not None and amount < 0:
-            raise UsageError(f"A list of {amount} names is not possible.", next="Use an amount of 0 or more.")
+        check_amount(amount, "list", "names")
         self._rows = rows
         self._amount = amount
 

@@ -9,10 +9,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.errors import UsageError
 from strandline.ids import check_prefix, prefix_end
 from strandline.results.listing import FIRST_WINDOW_ROWS, is_folder
-from strandline.results.rows import ObjectInfo, Results
+from strandline.results.rows import ObjectInfo, Results, check_amount
 from strandline.tree.diff import Difference, Kind
 from strandline.tree.rows import SCHEMA, column
 
@@ -54,8 +53,7 @@ class Diff(Results[Change]):
     def __init__(
         self, parts: Parts, prefix: str = "", delimiter: str = "", after: str = "", amount: int | None = None
     ) -> None:
-        if amount is not None and amount < 0:
-            raise UsageError(f"{amount} differences are not possible.", next="Use an amount of 0 or more.")
+        check_amount(amount, "list", "differences")
         check_prefix(prefix)
         check_prefix(after)
         self._parts = parts

@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.branch.rules.ranges import Range
-from strandline.errors import UsageError
 from strandline.ids import check_prefix, encoded, prefix_end
-from strandline.results.rows import CommonPrefix, ObjectInfo, Results
+from strandline.results.rows import CommonPrefix, ObjectInfo, Results, check_amount
 from strandline.tree.rows import SCHEMA, Entry, column, empty_rows, entries_of
 
 WINDOW_ROWS = 10_000
@@ -38,8 +37,7 @@ class Listing(Results[ObjectInfo | CommonPrefix]):
     def __init__(
         self, window: Window, prefix: str = "", delimiter: str = "", after: str = "", amount: int | None = None
     ) -> None:
-        if amount is not None and amount < 0:
-            raise UsageError(f"A listing of {amount} objects is not possible.", next="Use an amount of 0 or more.")
+        check_amount(amount, "listing", "objects")
         self._window = window
         self._prefix = prefix
         self._delimiter = delimiter

@@ -13,6 +13,7 @@ import msgspec
 import pyarrow as pa
 
 from strandline.clock import Microseconds, from_us
+from strandline.errors import UsageError
 
 if TYPE_CHECKING:
     import polars
@@ -56,6 +57,12 @@ class CommonPrefix(msgspec.Struct, frozen=True):
     """A "folder" in a listing with a delimiter: the start of at least one path."""
 
     path: str
+
+
+def check_amount(amount: int | None, result: str, rows: str) -> None:
+    """Refuse a number of rows below 0; None is for all of them."""
+    if amount is not None and amount < 0:
+        raise UsageError(f"A {result} of {amount} {rows} is not possible.", next="Use an amount of 0 or more.")
 
 
 class Results(ABC, Generic[Row]):

@@ -63,10 +63,12 @@ def merge_into(
     settling = _settling(core, make)
 
     def compute(head: Commit) -> NewHead:
-        base = merge_base(core.commits, head.id, source_commit.id)
-        if draft.allow_empty and base is not None and base.id == source_commit.id:
+        try:
+            three = _three(core, at, source, head, source_commit)
+        except NothingToMerge:
+            if not draft.allow_empty:
+                raise
             return _new_head(core.commits.tree(head.id), (head,), draft)
-        three = _three(core, at, source, head, source_commit)
         tree = _merged(settling, three, decisions, "Merging", source)
         if squash:
             return _changed_head(tree, three.dest, head, draft, "The branch has all that the source changed.")

@@ -29,7 +29,7 @@ from strandline.repository.refs.expressions import Target, parse_time
 from strandline.results.differences import Diff
 from strandline.results.history import NOTHING, Log, LogFilter
 from strandline.results.listing import Listing
-from strandline.results.rows import ObjectInfo, as_info
+from strandline.results.rows import ObjectInfo, as_info, check_amount
 from strandline.tree.diff import Difference, diff
 from strandline.tree.rows import Entry, entries_of
 from strandline.tree.store import Tree
@@ -231,8 +231,7 @@ class Ref:
         """
         now = self._core.stores.clock.now_us()
         paths, prefixes = ((text,) if isinstance(text, str) else tuple(text) for text in (paths, prefixes))
-        if amount is not None and amount < 0:
-            raise UsageError(f"A history of {amount} commits is not possible.", next="Use an amount of 0 or more.")
+        check_amount(amount, "history", "commits")
         passed = NOTHING
         if after is not None:
             passed = after.id if isinstance(after, Commit) else self._other(after).commit_id
