@@ -26,7 +26,8 @@ from strandline.errors import (
 )
 from strandline.ids import prefix_end
 from strandline.kv.fork_gate import Session
-from strandline.kv.sqlite import SqliteStore, _Write
+from strandline.kv.sqlite import SqliteStore
+from strandline.kv.sqlite_write import Write
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.testing.faults import Outcome
@@ -255,7 +256,7 @@ def waits_for(store: SqliteStore) -> threading.Event:
 def test_an_interrupted_leader_acknowledges_nothing_of_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     do = SqliteStore._do
 
-    def interrupted(store: SqliteStore, write: _Write, connection: sqlite3.Connection, session: Session) -> None:
+    def interrupted(store: SqliteStore, write: Write, connection: sqlite3.Connection, session: Session) -> None:
         if write.statement == "interrupt":
             raise Interrupted
         do(store, write, connection, session)
@@ -309,7 +310,7 @@ def test_an_interrupted_waiter_leaves_the_store_usable(tmp_path: Path) -> None:
             def release(self) -> None:
                 pass
 
-        write = _Write("SELECT 1", (), False, None)
+        write = Write("SELECT 1", (), False, None)
         write.wake = InterruptedLock()  # type: ignore[assignment]
         store._queue.append(write)
         with pytest.raises(Interrupted):

@@ -14,7 +14,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from itertools import chain
 from os import getpid
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from strandline.errors import NOTHING_CHANGED, Corrupted, InvalidSettings, Stora
 from strandline.kv.fork_gate import FileId, Session, gate
 from strandline.kv.network_fs import network_file_system
 from strandline.kv.sqlite_reading import connect_reading, is_not_writable
+from strandline.kv.sqlite_write import Write
 from strandline.kv.store import ABSENT, PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store
 
 BUSY_TIMEOUT_S = 30.0
@@ -70,35 +70,6 @@ class _Owner:
             store._end_session(self._session)
 
 
-class _Write:
-    """A write on its way: its statement, its outcome, and a lock on which its thread sleeps.
-
-    Attributes:
-        arguments: of the statement; a list of them if it is done with each.
-        is_swap: it has to change exactly one row.
-        guard: a key and the value that it must hold, if the list of arguments is to be done.
-    """
-
-    __slots__ = ("arguments", "done", "error", "guard", "is_swap", "leads", "statement", "wake")
-
-    def __init__(
-        self,
-        statement: str,
-        arguments: tuple[bytes, ...] | list[tuple[bytes, ...]],
-        is_swap: bool,
-        guard: tuple[bytes, bytes] | None,
-    ) -> None:
-        self.statement = statement
-        self.arguments = arguments
-        self.is_swap = is_swap
-        self.guard = guard
-        self.wake = threading.Lock()
-        self.wake.acquire()
-        self.done = False
-        self.leads = False
-        self.error: Exception | None = None
-
-
 class SqliteStore(Store):
     """Durability: with `synced` (the default) a write that returned survives a power loss; without, only `kill -9`.
 
@@ -134,8 +105,8 @@ class SqliteStore(Store):
 
     def _reset(self) -> None:
         self._mutex = threading.Lock()
-        self._queue: deque[_Write] = deque()
-        self._group: list[_Write] = []
+        self._queue: deque[Write] = deque()
+        self._group: list[Write] = []
         self._has_leader = False
         self._local = threading.local()
         self._sessions: set[Session] = set()
@@ -327,7 +298,7 @@ class SqliteStore(Store):
         """
         if gate.is_shut and gate.is_forking:
             raise _about_to_fork(self.path)  # a leader may wait for this thread, which would then wait for the leader
-        mine = _Write(statement, arguments, is_swap, guard)
+        mine = Write(statement, arguments, is_swap, guard)
         with self._mutex:
             self._queue.append(mine)
             mine.leads = not self._has_leader
@@ -339,7 +310,7 @@ class SqliteStore(Store):
         if mine.error is not None:
             raise mine.error
 
-    def _wait(self, mine: _Write) -> None:
+    def _wait(self, mine: Write) -> None:
         """Sleep until the write is done or leads. An interrupted thread leaves the queue, and nobody waits for it."""
         try:
             mine.wake.acquire()
@@ -374,7 +345,7 @@ class SqliteStore(Store):
             with self._mutex:
                 self._group = []
                 self._hand_over()
-                self._logged_pages += WRITE_PAGES + sum(map(_bytes_of, group)) // PAGE_BYTES
+                self._logged_pages += WRITE_PAGES + sum(write.size_bytes for write in group) // PAGE_BYTES
                 is_long = self._logged_pages >= CHECKPOINT_PAGES
                 if is_long:
                     self._logged_pages = 0
@@ -394,7 +365,7 @@ class SqliteStore(Store):
         finally:
             self._leave(session)
 
-    def _commit(self, group: Sequence[_Write]) -> None:  # noqa: C901 - one thought, and a signal may come between two lines
+    def _commit(self, group: Sequence[Write]) -> None:  # noqa: C901 - one thought, and a signal may come between two lines
         happened = "no"
         session = connection = None
         try:
@@ -451,7 +422,7 @@ class SqliteStore(Store):
                 if self._closed:
                     self._close_idle()
 
-    def _do(self, write: _Write, connection: sqlite3.Connection, session: Session) -> None:
+    def _do(self, write: Write, connection: sqlite3.Connection, session: Session) -> None:
         statement, arguments = write.statement, write.arguments
         if isinstance(arguments, list):
             if session.is_lost:
@@ -569,12 +540,6 @@ class SqliteStore(Store):
         self._closed = True
         self._background.close()
         self._close_idle()
-
-
-def _bytes_of(write: _Write) -> int:
-    if isinstance(write.arguments, tuple):
-        return sum(map(len, write.arguments))
-    return sum(map(len, chain.from_iterable(write.arguments)))
 
 
 def _id_of(path: Path) -> FileId:
