@@ -19,8 +19,8 @@ from strandline.blob.store import (
     BlobExists,
     BlobInfo,
     BlobNotFound,
-    BlobStore,
     NotRead,
+    PartsStore,
     PutMode,
     read_from,
 )
@@ -33,7 +33,7 @@ _OF_A_PUT = re.compile(r"[0-9a-f]{20}")
 COPY_BUFFER_BYTES = 1 << 20
 
 
-class LocalBlobStore(BlobStore):
+class LocalBlobStore(PartsStore):
     """Durability: with `synced` a put that returned survives a power loss; without, only a killed process."""
 
     def __init__(self, root: str | Path, *, synced: bool = True) -> None:
@@ -93,6 +93,39 @@ class LocalBlobStore(BlobStore):
         except OSError as error:
             self._known_folders.clear()
             raise _unavailable(error, self.root, "no") from error
+
+    def put_at(self, key: str, offset: int, data: BinaryIO) -> None:
+        target = self._path(key)
+        try:
+            self._make_folder(os.path.dirname(target))
+            descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                while chunk := read_from(data, COPY_BUFFER_BYTES):
+                    view = memoryview(chunk)
+                    while view:
+                        written = os.pwrite(descriptor, view, offset)
+                        offset, view = offset + written, view[written:]
+            finally:
+                os.close(descriptor)
+        except NotRead as failed:
+            raise failed.error from None
+        except OSError as error:
+            self._known_folders.clear()
+            raise _unavailable(error, self.root, "unknown") from error
+
+    def cut(self, key: str, size: int) -> None:
+        target = self._path(key)
+        try:
+            with open(target, "r+b", buffering=0) as file:
+                file.truncate(size)
+                if self.synced:
+                    os.fsync(file.fileno())
+            if self.synced:
+                _sync(os.path.dirname(target))
+        except FileNotFoundError:
+            raise BlobNotFound(key) from None
+        except OSError as error:
+            raise _unavailable(error, self.root, "unknown") from error
 
     def _make_folder(self, folder: str) -> None:
         if folder in self._known_folders:

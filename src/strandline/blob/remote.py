@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
 from os import getpid
+from queue import Full, Queue
 from typing import Any, BinaryIO, cast
 from urllib.parse import parse_qs, urlsplit
 
@@ -52,6 +55,46 @@ def _parts(file: BinaryIO) -> Iterator[bytes]:
             left -= len(piece)
         if part := b"".join(pieces):
             yield part
+
+
+@contextmanager
+def _read_beside(parts: Iterator[bytes]) -> Iterator[Iterator[bytes]]:
+    """The same parts, read by a thread of their own.
+
+    obstore asks for them inside of its runtime, where a file that is itself read through obstore cannot be read.
+    """
+    waiting: Queue[bytes | BaseException | None] = Queue(1)
+    is_over = threading.Event()
+
+    def give(one: bytes | BaseException | None) -> bool:
+        while not is_over.is_set():
+            with suppress(Full):
+                waiting.put(one, timeout=0.1)
+                return True
+        return False
+
+    def read() -> None:
+        try:
+            for part in parts:
+                if not give(part):
+                    return
+            give(None)
+        except BaseException as error:
+            give(error)
+
+    def taken() -> Iterator[bytes]:
+        while (one := waiting.get()) is not None:
+            if isinstance(one, BaseException):
+                raise one
+            yield one
+
+    reader = threading.Thread(target=read, name="strandline-put", daemon=True)
+    reader.start()
+    try:
+        yield taken()
+    finally:
+        is_over.set()
+        reader.join()
 
 
 class _Readable(io.RawIOBase):
@@ -162,7 +205,17 @@ class RemoteBlobStore(BlobStore):
         if len(first) < PART_BYTES:
             obstore.put(self._store, name, first)
         else:  # what is raised out of the parts aborts the upload
-            obstore.put(self._store, name, chain([first], parts))
+            with _read_beside(parts) as read:
+                obstore.put(self._store, name, chain([first], read))
+
+    def presigned(self, method: str, key: str, lasts_s: int) -> str | None:
+        if isinstance(self._store, MemoryStore):
+            return None
+        name = self._key(key)
+        try:
+            return str(obstore.sign(self._store, cast("Any", method), name, timedelta(seconds=lasts_s)))
+        except Exception as error:
+            raise self._failed(error, "no") from error
 
     def head(self, key: str) -> BlobInfo:
         try:

@@ -136,6 +136,10 @@ class BlobStore(ABC):
     def spark_url(self, key: str) -> str:
         """The URL under which Hadoop's file systems, and so Spark, know a key."""
 
+    def presigned(self, method: str, key: str, lasts_s: int) -> str | None:
+        """A URL by which anybody can GET or PUT a blob for a while; None if the store gives out no such URLs."""
+        return None
+
     def local_path(self, key: str) -> str | None:
         """Where the blob is on this machine, if it is a file; never to be written."""
         return None
@@ -150,3 +154,19 @@ class BlobStore(ABC):
         """Like `list_pages`, blob by blob."""
         for page in self.list_pages(prefix):
             yield from page
+
+
+class PartsStore(BlobStore):
+    """A store that takes the parts of a blob in any order."""
+
+    @abstractmethod
+    def put_at(self, key: str, offset: int, data: BinaryIO) -> None:
+        """Write a part of a blob that nothing refers to yet, and make the blob if it is not there.
+
+        Args:
+            data: read to its end. What its `read` raises gets out; some of the part may be written then.
+        """
+
+    @abstractmethod
+    def cut(self, key: str, size: int) -> None:
+        """End a blob of parts after so many bytes, all of which are written; it is durable as one of `put` then."""

@@ -127,6 +127,13 @@ class BlobStoreTests:
         assert store.get("a/b/fresh") == b"1"
         assert [(info.key, info.size) for info in store.list()] == [("a/b/fresh", 1)]
 
+    def test_a_file_of_the_same_store_is_stored(self, store: BlobStore) -> None:
+        data = bytes(range(256)) * (40 << 10)
+        store.put("x/source", data)
+        with store.open_read("x/source") as file:
+            store.put("x/copy", file)
+        assert store.get("x/copy") == data
+
     def test_head_tells_the_size(self, store: BlobStore) -> None:
         store.put("k", b"12345")
         info = store.head("k")
