@@ -75,6 +75,16 @@ def operation(verb: str, place: str) -> Iterator[None]:
         _current.reset(token)
 
 
+@contextmanager
+def named(id: str) -> Iterator[None]:
+    """Let the lines of all that is done within it begin with an id, such as that of a request."""
+    token = _current.set(id)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
 def _kind(error: BaseException) -> str:
     return str(getattr(error, "kind", None) or type(error).__name__)
 

@@ -49,6 +49,10 @@ class MemoryStore(Store):
         self._partitions: dict[bytes, _Partition] = {}
 
     @property
+    def writes_at_once(self) -> bool:
+        return True
+
+    @property
     def _alone(self) -> threading.Lock:
         """The lock of this process; it may not even be waited for in a child, where nobody would ever free it."""
         if self._pid != getpid():

@@ -12,7 +12,8 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from os import getpid
 from pathlib import Path
@@ -25,7 +26,7 @@ from strandline.kv.fork_gate import FileId, Session, gate
 from strandline.kv.network_fs import network_file_system
 from strandline.kv.sqlite_reading import connect_reading, is_not_writable
 from strandline.kv.sqlite_write import Write
-from strandline.kv.store import ABSENT, PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store
+from strandline.kv.store import ABSENT, PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store, WouldWait
 
 BUSY_TIMEOUT_S = 30.0
 """How long a write waits for another process's transaction."""
@@ -111,6 +112,7 @@ class SqliteStore(Store):
         self._local = threading.local()
         self._sessions: set[Session] = set()
         self._writer: sqlite3.Connection | None = None
+        self._writer_waits = True
         self._closed = False
         self._logged_pages = 0
         self._background = BackgroundThreads()
@@ -288,6 +290,36 @@ class SqliteStore(Store):
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
+    @property
+    def writes_at_once(self) -> bool:
+        return not self.synced
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        self._local.waits_not = True
+        try:
+            yield
+        finally:
+            self._local.waits_not = False
+
+    def _run_at_once(self, mine: Write) -> None:
+        """Do a write if nobody in this process or in another one is writing.
+
+        Raises:
+            WouldWait: somebody is.
+        """
+        with self._mutex:
+            if self._has_leader or self._writer is None:  # the first write of all makes the connection, in its time
+                raise WouldWait
+            self._has_leader = mine.leads = True
+            self._group = [mine]
+        mine.waits = False
+        self._lead_group([mine])
+        if mine.was_locked:
+            raise WouldWait
+        if mine.error is not None:
+            raise mine.error
+
     def _run(
         self, statement: str, arguments: Any, *, is_swap: bool = False, guard: tuple[bytes, bytes] | None = None
     ) -> None:
@@ -299,6 +331,9 @@ class SqliteStore(Store):
         if gate.is_shut and gate.is_forking:
             raise _about_to_fork(self.path)  # a leader may wait for this thread, which would then wait for the leader
         mine = Write(statement, arguments, is_swap, guard)
+        if getattr(self._local, "waits_not", False):
+            self._run_at_once(mine)
+            return
         with self._mutex:
             self._queue.append(mine)
             mine.leads = not self._has_leader
@@ -335,6 +370,9 @@ class SqliteStore(Store):
         with self._mutex:
             group = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_MAX_WRITES))]
             self._group = group
+        self._lead_group(group)
+
+    def _lead_group(self, group: Sequence[Write]) -> None:
         try:
             self._commit(group)
         finally:
@@ -372,7 +410,11 @@ class SqliteStore(Store):
             session = self._enter(reads=False)
             if self._writer is None:
                 self._writer = self._connect()
+                self._writer_waits = True
             connection = self._writer
+            if group[0].waits is not self._writer_waits:  # rarely: those who do not wait write all the time
+                connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000) if group[0].waits else 0}")
+                self._writer_waits = group[0].waits
             if len(group) == 1 and isinstance(group[0].arguments, tuple):
                 happened = "unknown"  # a single statement needs no transaction around it
                 self._do(group[0], connection, session)
@@ -401,6 +443,7 @@ class SqliteStore(Store):
                 happened = "no"
             for write in group:
                 write.error = self._failed(error, happened)
+                write.was_locked = "locked" in str(error)
         except StorageError as error:
             for write in group:
                 write.error = copy(error)

@@ -13,9 +13,22 @@ class Write:
         arguments: of the statement; a list of them if it is done with each.
         is_swap: it has to change exactly one row.
         guard: a key and the value that it must hold, if the list of arguments is to be done.
+        waits: for another process that writes, if there is one.
+        was_locked: there was one, and it was not waited for, or for too long.
     """
 
-    __slots__ = ("arguments", "done", "error", "guard", "is_swap", "leads", "statement", "wake")
+    __slots__ = (
+        "arguments",
+        "done",
+        "error",
+        "guard",
+        "is_swap",
+        "leads",
+        "statement",
+        "waits",
+        "wake",
+        "was_locked",
+    )
 
     def __init__(
         self,
@@ -33,6 +46,8 @@ class Write:
         self.done = False
         self.leads = False
         self.error: Exception | None = None
+        self.waits = True
+        self.was_locked = False
 
     @property
     def size_bytes(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -38,6 +38,10 @@ class PredicateFailed(Exception):
 
     Not a `StrandlineError`: every caller decides what losing a swap means, none lets it out.
     """
+
+
+class WouldWait(Exception):
+    """A write that was asked not to wait would have had to. Nothing was written. See `Store.at_once`."""
 
 
 class Guard(NamedTuple):
@@ -125,6 +129,15 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of connections and files. Closing twice is fine."""
+
+    @property
+    def writes_at_once(self) -> bool:
+        """Whether writes take no longer than the processor needs for them, unless somebody else is in the way."""
+        return False
+
+    def at_once(self) -> AbstractContextManager[None]:
+        """Within it, a write of the calling thread that would wait for somebody else raises `WouldWait` instead."""
+        return nullcontext()
 
     # --- faster paths: the defaults mean the same as a loop -----------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 
 from strandline.errors import InvalidName
 from strandline.kv.store import PAGE_KEYS, Guard, Guarded, Page, Predicate, Store
@@ -25,6 +26,13 @@ class TenantStore(Store):
         """What all tenants share."""
         self._prefix = tenant.encode() + b"/"
         self.guarded_max_pairs = store.guarded_max_pairs
+
+    @property
+    def writes_at_once(self) -> bool:
+        return self._store.writes_at_once
+
+    def at_once(self) -> AbstractContextManager[None]:
+        return self._store.at_once()
 
     def get(self, partition: bytes, key: bytes) -> bytes | None:
         return self._store.get(self._prefix + partition, key)
