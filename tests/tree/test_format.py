@@ -18,8 +18,8 @@ from strandline.errors import Corrupted, NewerFormat, ObjectMissing
 from strandline.tree.cache import ByteBoundedCache
 from strandline.tree.range_file import VERSION_KEY
 from strandline.tree.rows import SCHEMA, Entry, user_metadata_json
-from strandline.tree.store import EMPTY, RANGES_FOLDER, Tree, TreeStore
-from tests.tree.trees import entry, make
+from strandline.tree.store import EMPTY, RANGES_FOLDER, OpenRange, Tree, TreeStore
+from tests.tree.trees import entry, make, memory_trees
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -166,3 +166,17 @@ def test_the_cache_is_bounded_in_bytes_and_forgets_what_was_used_longest_ago() -
     cache.put("huge", "H", 101)
     assert cache.get("huge") is None
     assert cache.held_bytes == 50
+
+
+def test_every_path_of_a_range_is_found() -> None:
+    """Single paths are searched in Arrow's buffers: bytes above 0x7f among them, and slices that begin elsewhere."""
+    names = ["", "a", "z", "é", "ü\x07\x9b", "\u202e", "漢字", "😀", "a/é"]
+    store = memory_trees()
+    tree = make(store, {f"{name}{number}": entry(number) for name in names for number in range(7)})
+    rows = store.rows(tree.ranges[0])
+    for part in (rows, rows.slice(5, 40)):
+        opened = OpenRange(part)
+        for path in part.column("path").to_pylist():
+            assert opened.find(path) is not None
+            assert opened.find(path + "x") is None
+    assert OpenRange(rows.slice(0, 0)).find("a") is None

@@ -73,19 +73,31 @@ EMPTY = Tree(f"{metarange_id(())}-empty", ())
 class OpenRange:
     """The rows of a range in memory."""
 
-    __slots__ = ("_columns", "_paths", "rows")
+    __slots__ = ("_columns", "_data", "_offsets", "_paths", "rows")
 
     def __init__(self, rows: pa.Table) -> None:
         self.rows = rows
         self._paths = column(rows, "path")
+        _, offsets, data = self._paths.buffers()
+        first = self._paths.offset
+        self._offsets = memoryview(offsets or b"\0\0\0\0").cast("i")[first : first + len(self._paths) + 1]
+        self._data = memoryview(data or b"").cast("B")  # Arrow calls its bytes signed, and then none equals 0x80
         self._columns = [
             column(rows, name).cast(pa.int64()) if name == "modified_at" else column(rows, name)
             for name in SCHEMA.names[1:]
         ]
 
     def find(self, path: str) -> Entry | None:
-        at = pc.search_sorted(self._paths, path).as_py()
-        if at == len(self._paths) or self._paths[at].as_py() != path:
+        # in the buffers themselves: a call of Arrow takes longer than all the steps of a search
+        key, offsets, data = path.encode(), self._offsets, self._data
+        at, end = 0, len(self._paths)
+        while at < end:
+            middle = (at + end) // 2
+            if data[offsets[middle] : offsets[middle + 1]].tobytes() < key:
+                at = middle + 1
+            else:
+                end = middle
+        if at == len(self._paths) or data[offsets[at] : offsets[at + 1]] != key:
             return None
         return Entry(*[values[at].as_py() for values in self._columns])
 
