@@ -344,6 +344,7 @@ def open(
     synced: bool | None = None,
     committer: str | None = None,
     compaction: bool | None = None,
+    max_format: int | None = None,
     shard_service: str | None = None,
     shard_upkeep: str | None = None,
 ) -> Lake:
@@ -360,6 +361,7 @@ def open(
         synced: False gives up safety against a power loss, not against a killed process, for speed.
         committer: recorded when a commit does not name one; by default the user's name.
         compaction: False keeps this process from compacting branches in the background; `Branch.compact` still does.
+        max_format: the newest format of records that may be written, for a lake that older versions have to read too.
         shard_service: addresses of `strandline shard serve`, with commas between: they decide what this process asks of
             shards. Also in STRANDLINE_SHARD_SERVICE.
         shard_upkeep: addresses of those that compact shards; by default the same.
@@ -381,6 +383,7 @@ def open(
         synced=synced,
         committer=committer,
         compaction=compaction,
+        max_format=max_format,
         shard_service=shard_service,
         shard_upkeep=shard_upkeep,
     )

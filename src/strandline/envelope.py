@@ -18,8 +18,10 @@ import msgspec
 from strandline.errors import Corrupted, NewerFormat, UsageError
 
 FORMAT_VERSION = 5
-"""2: branch records carry their last head moves. 3: they carry the writers of transactions. 4: locks. 5: a namespace
-knows its lake, and a lake without its bytes reads them from another one's."""
+"""What records are written in. 2: branch records carry their last head moves. 3: they carry the writers of
+transactions. 4: locks. 5: a namespace knows its lake, and a lake without its bytes reads them from another one's."""
+NEWEST_FORMAT = 6
+"""What is read. 6 is written only for what needs it, and says so by `format_needed`: a hidden branch."""
 Record = TypeVar("Record")
 
 _ABSENT = object()
@@ -37,7 +39,7 @@ def encode(record: msgspec.Struct, version: int = FORMAT_VERSION, *, before: msg
         UsageError: a field holds what its type does not allow, and nobody could read the record again.
     """
     try:
-        raw = _encoder.encode((version, record))
+        raw = _encoder.encode((max(version, getattr(record, "format_needed", 0)), record))
         if type(before) is type(record):
             _check_changes(record, before)
         else:
@@ -131,7 +133,7 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[tuple[int, Any]]:
     return msgspec.msgpack.Decoder(tuple[int, kind])
 
 
-_NEWEST = bytes([FORMAT_VERSION])  # small numbers are themselves in msgpack
+_NEWEST = bytes([NEWEST_FORMAT])  # small numbers are themselves in msgpack
 _versions = msgspec.msgpack.Decoder(tuple[int, msgspec.Raw])
 
 
@@ -160,9 +162,9 @@ def decode(kind: Any, value: bytes, name: str) -> Any:
     """
     try:
         version, _ = _versions.decode(value) if value[1:2] > _NEWEST else (FORMAT_VERSION, None)
-        if version > FORMAT_VERSION:
+        if version > NEWEST_FORMAT:
             raise NewerFormat(
-                f"The record of {name} has format {version}; this strandline reads up to {FORMAT_VERSION}.",
+                f"The record of {name} has format {version}; this strandline reads up to {NEWEST_FORMAT}.",
                 next="Upgrade strandline.",
             )
         return _decoder(kind).decode(value)[1]

@@ -112,6 +112,11 @@ class Lake:
         return str(self._settings.folder or self._settings.kv)
 
     @property
+    def is_embedded(self) -> bool:
+        """Whether its metadata are in this process or in a file of this machine: reading them waits for nobody."""
+        return self._settings.kv.reveal().startswith(("sqlite:", "memory:"))
+
+    @property
     def id(self) -> str:
         """What tells this lake from all others, copies of its key-value store excepted."""
         raw = self._kv.get(*ROOT)
@@ -399,6 +404,7 @@ class Lake:
                     open_ref=open_ref,
                     upkeep=self._upkeep,
                     compacts=self._settings.compaction,
+                    max_format=self._settings.max_format,
                     shard_service=self._shard_service,
                     shard_upkeep=self._shard_upkeep,
                 )

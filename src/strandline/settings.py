@@ -11,6 +11,7 @@ from typing import Any, TypedDict, Unpack
 from urllib.parse import quote
 
 from strandline.blob.address import refuse_credentials
+from strandline.envelope import FORMAT_VERSION, NEWEST_FORMAT
 from strandline.errors import Advice, InvalidSettings, LakeNotFound
 from strandline.ids import check_committer, new_id
 from strandline.redaction import SecretUrl, looks_like_url
@@ -19,6 +20,8 @@ METADATA_FILE = "metadata.db"
 DATA_FOLDER = "data"
 SETTINGS_FILE = "strandline.toml"
 DEFAULT_TENANT = "default"
+_KINDS: dict[str, type] = {"synced": bool, "compaction": bool, "max_format": int}
+"""Of the settings in a file; the others are texts."""
 FROM_ENVIRONMENT = ("tenant", "committer", "shard_service", "shard_upkeep")
 
 
@@ -33,6 +36,7 @@ class Settings:
             a killed process does not.
         committer: recorded when a commit does not name one.
         compaction: whether this process compacts branches and shards in the background when it sees the need.
+        max_format: the newest format of records that may be written, for lakes that older versions have to read.
         shard_service: addresses of services that decide the changes of shards, with commas between; "" to decide here.
         shard_upkeep: and of those that compact them; "" for `shard_service`.
     """
@@ -43,6 +47,7 @@ class Settings:
     synced: bool = True
     committer: str = ""
     compaction: bool = True
+    max_format: int = NEWEST_FORMAT
     shard_service: str = ""
     shard_upkeep: str = ""
     folder: Path | None = None
@@ -57,6 +62,7 @@ class SettingsInput(TypedDict, total=False):
     synced: bool | None
     committer: str | None
     compaction: bool | None
+    max_format: int | None
     shard_service: str | None
     shard_upkeep: str | None
 
@@ -126,6 +132,10 @@ def find_settings(
     chosen = {key: value for key, value in given.items() if value is not None}
     if chosen.get("synced") is False and chosen["kv"].startswith("sqlite:") and "sync=" not in chosen["kv"]:
         chosen["kv"] += ("&" if "?" in chosen["kv"] else "?") + "sync=normal"
+    if not FORMAT_VERSION <= chosen.get("max_format", NEWEST_FORMAT) <= NEWEST_FORMAT:
+        raise InvalidSettings(
+            f"max_format is {chosen['max_format']}.", next=f"Give {FORMAT_VERSION} to {NEWEST_FORMAT}, or leave it out."
+        )
     if chosen.get("committer"):
         check_committer(chosen["committer"])
     refuse_credentials(chosen["blob"])
@@ -149,13 +159,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InvalidSettings(f"{str(path)!r} is not TOML: {error}.", next="Mend the file.") from error
     known = {field.name for field in fields(Settings)} - {"folder"}
     unknown = sorted(set(found) - known)
-    wrong = [
-        key for key, value in found.items() if not isinstance(value, bool if key in ("synced", "compaction") else str)
-    ]
+    wrong = [key for key, value in found.items() if type(value) is not _KINDS.get(key, str)]
     if wrong and not [key for key in wrong if key in unknown]:
         raise InvalidSettings(
             f"{str(path)!r} gives {wrong[0]} as {found[wrong[0]]!r}.",
-            next="synced and compaction are true or false; the other settings are text in quotes.",
+            next="synced and compaction are true or false, max_format is a number; the others are text in quotes.",
         )
     if unknown or wrong:
         raise InvalidSettings(

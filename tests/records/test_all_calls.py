@@ -84,6 +84,7 @@ SAMPLES: dict[str, Any] = {
     "read_only": False,
     "ref": "work",
     "right": "work",
+    "rules": [],
     "schema": pa.schema([("k", pa.string())]),
     "size": 1,
     "source": "work",

@@ -36,6 +36,9 @@ PIN = b"pin/"
 EXPIRED = b"expired/"
 LINKS_PER_RECORD = 5_000
 RUN_IS_DEAD_S = 600
+SERVED = b"lake", b"served"
+"""Partition and key of a record that a server leaves: it gives out addresses that are written to a day later."""
+SERVED_GRACE_DAYS = 25 / 24
 PIN_DAYS = 7.0
 """How long a pin holds that nobody releases: its process has died."""
 PIN_MAX_DAYS = 36_500.0

@@ -22,6 +22,7 @@ from strandline.branch.rules.record import BranchRecord
 from strandline.branch.sensor import Sensor
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
+from strandline.envelope import NEWEST_FORMAT
 from strandline.ids import BranchId
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class RepositoryCore:
         open_ref: makes the handle of a ref. It is given from outside, since handles are made of all the rooms that
             share a core.
         compacts: whether a branch that needs it is compacted in the background.
+        max_format: the newest format of records that may be written for a feature that needs it.
         shard_service: where shards are changed; None for here. `shard_upkeep` likewise.
         transactions: those that this process has begun and not ended, by branch and writer.
     """
@@ -56,6 +58,7 @@ class RepositoryCore:
     open_ref: Callable[[RepositoryCore, str, Any], Any]
     upkeep: Background
     compacts: bool = True
+    max_format: int = NEWEST_FORMAT
     shard_service: ShardService | None = None
     shard_upkeep: ShardService | None = None
     cells: dict[str, BranchCell] = field(default_factory=dict)

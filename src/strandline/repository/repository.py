@@ -25,7 +25,7 @@ from strandline.core.record import (
     check_protection,
 )
 from strandline.core.repository_core import RepositoryCore
-from strandline.errors import Advice, NotAllowed, RefNotFound, UsageError
+from strandline.errors import Advice, NotAllowed, PreconditionFailed, RefNotFound, UsageError
 from strandline.ids import CommitId
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
@@ -160,16 +160,20 @@ class Repository:
         return self.branch(self.settings.default_branch)
 
     @logged("create branch")
-    def create_branch(self, name: str, source: Ref | str | None = None, *, exist_ok: bool = False) -> Branch:
+    def create_branch(
+        self, name: str, source: Ref | str | None = None, *, exist_ok: bool = False, hidden: bool = False
+    ) -> Branch:
         """Make a branch at the commit of any ref; by default of the default branch.
 
         Args:
             exist_ok: return the branch of this name if there is one already.
+            hidden: leave it out of lists of branches that do not ask for it, as branches of programs are. Versions of
+                strandline before 0.2 refuse it, and lists of the repository's branches.
 
         Raises:
             AlreadyExists: the name belongs to a branch or a tag.
         """
-        made = create_branch(self._core, name, self._source(source), exist_ok=exist_ok)
+        made = create_branch(self._core, name, self._source(source), exist_ok=exist_ok, hidden=hidden)
         return Branch(self._core, name, made)
 
     def _source(self, source: Ref | str | None) -> Ref:
@@ -185,17 +189,20 @@ class Repository:
         """
         return delete_branch(self._core, name)
 
-    def branches(self, prefix: str = "", *, after: str = "", amount: int | None = None) -> RefList:
+    def branches(
+        self, prefix: str = "", *, after: str = "", amount: int | None = None, hidden: bool = False
+    ) -> RefList:
         """The branches whose names begin with a prefix, by name.
 
         Args:
             after: begin behind this name.
             amount: the most that are returned.
+            hidden: with those that were made as hidden ones.
         """
 
         def rows() -> Iterator[NamedRef]:
             for name, record in list_names(self._core, "branch", prefix, after, amount):
-                if isinstance(record, BranchRecord):
+                if isinstance(record, BranchRecord) and (hidden or not record.is_hidden):
                     yield NamedRef(name, record.head, record.created_at)
 
         return RefList(rows, amount)
@@ -298,6 +305,29 @@ class Repository:
             ),
             is_about_rules=True,
         )
+
+    def set_protections(self, rules: Iterable[Protection], *, expected: Sequence[Protection] | None = None) -> None:
+        """Replace all protection rules at once.
+
+        Args:
+            expected: those that there are; by default whatever they are.
+
+        Raises:
+            PreconditionFailed: there are others than expected.
+        """
+        wanted = tuple(check_protection(rule.pattern, rule.blocked, rule.writers) for rule in rules)
+        if len(wanted) > MAX_PROTECTIONS:
+            raise UsageError(f"A repository has at most {MAX_PROTECTIONS} protections.", next="Use wider patterns.")
+
+        def change(record: RepositoryRecord) -> RepositoryRecord:
+            if expected is not None and record.protections != tuple(expected):
+                raise PreconditionFailed(
+                    f"The protections of {self.name!r} were changed by somebody else.",
+                    next="Read them again, and decide anew.",
+                )
+            return replace(record, protections=wanted)
+
+        change_settings(self._core, change, is_about_rules=True)
 
     @property
     def protections(self) -> tuple[Protection, ...]:

@@ -37,6 +37,8 @@ FORBIDDEN: dict[Action, str] = {
     "reset": "its head may not be moved",
     "delete": "it may not be deleted",
 }
+HIDDEN_FORMAT = 6
+"""The first format of records that knows hidden branches."""
 READ_ONLY = "read-only"
 """Stands in `Branch.blocked` of every branch of a read-only repository."""
 
@@ -169,6 +171,7 @@ class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         created_at: microseconds since 1970 UTC.
         moves: the last moves of the head, newest first.
         move_count: how many there have been.
+        is_hidden: left out of lists of branches unless they are asked for; else a branch as any.
     """
 
     branch_id: BranchId
@@ -191,6 +194,12 @@ class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     write_ids: tuple[str, ...] = ()
     moves: tuple[HeadMove, ...] = ()
     move_count: int = 0
+    is_hidden: bool | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def format_needed(self) -> int:
+        """The format that this record has to be written in; a branch that is not hidden is no reason for a new one."""
+        return HIDDEN_FORMAT if self.is_hidden else 0
 
     @property
     def layers(self) -> tuple[StagingToken, tuple[StagingToken, ...], TreeRef | None, CommitId, int, int]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Literal
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from strandline.branch.attempts import Attempts
@@ -14,6 +15,7 @@ from strandline.branch.reflog import forget_moves
 from strandline.branch.rules.lock_rules import inherit, refuse_locked_ranges, without_locks
 from strandline.branch.rules.ranges import ALL
 from strandline.branch.rules.record import (
+    HIDDEN_FORMAT,
     BranchRecord,
     Deleted,
     LockRecord,
@@ -79,8 +81,14 @@ def create_name(core: RepositoryCore, name: str, record: BranchRecord | TagRecor
     return True
 
 
-def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: bool) -> Target:
+def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: bool, hidden: bool = False) -> Target:
     check_ref_name(name)
+    if hidden and core.max_format < HIDDEN_FORMAT:
+        raise NotAllowed(
+            f"Hidden branches need format {HIDDEN_FORMAT} of records, and this lake's settings allow up to "
+            f"{core.max_format}.",
+            next="Raise max_format, which older versions of strandline do not read, or make a branch that is shown.",
+        )
     _, settings = repository_record(core)
     if settings.read_only:
         refuse_blocked(_probe(settings, name), "stage", name)
@@ -93,6 +101,7 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
         blocked=blocked_actions(settings, name),
         publishers=publishers(settings, name),
         write_ids=(new_id(),),
+        is_hidden=True if hidden else UNSET,
     )
     record = with_head(record, source.commit_id, Why("create", core.stores.committer, now_us))
     record = replace(record, whole=being_made(record, core.stores.committer))

@@ -110,12 +110,20 @@ class StagedWrites(BranchView):
         checksum: str,
         content_type: str | None = None,
         metadata: Mapping[str, str] | None = None,
+        create: bool = False,
+        if_match: str | None = None,
     ) -> ObjectInfo:
         """Stage an object whose bytes are elsewhere already.
 
+        Args:
+            create: the path must hold no object.
+            if_match: the object at the path must have this checksum.
+
         Raises:
             ObjectMissing: there are no bytes at the address, or they are being collected as garbage.
+            PreconditionFailed: `create` or `if_match` does not hold.
         """
+        condition = check_condition(create, if_match)
         entry = Entry(
             physical_address, size, checksum, self._core.stores.clock.now_us(), content_type, check_metadata(metadata)
         )
@@ -130,7 +138,10 @@ class StagedWrites(BranchView):
             raise UsageError(
                 f"{physical_address!r} has {found.size:,} bytes, not {size:,}.", next="Give the size that it has."
             )
-        self.stage(path, entry)
+        if condition is None:
+            self.stage(path, entry)
+        else:
+            stage_if(self._at, path, entry, condition)
         return as_info(path, entry)
 
     def link_many(self, entries: Iterable[tuple[str, Entry]], *, atomic: bool = False) -> int:
@@ -202,6 +213,56 @@ class StagedWrites(BranchView):
             ref: where the source is; this branch by default.
         """
         return self._move(source, target, self if ref is None else self._other(ref), is_rename=False)
+
+    def copy_object(
+        self,
+        source: ObjectInfo,
+        target: str,
+        *,
+        ref: Ref,
+        content_type: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+        replaces: bool = False,
+        create: bool = False,
+        if_match: str | None = None,
+    ) -> ObjectInfo:
+        """Stage a copy of one object of this repository, without copying bytes, as an object written now.
+
+        Unlike `copy`, it stops nobody: a source that is changed during the call may be copied as it was before.
+
+        Args:
+            source: as `ref` shows it.
+            replaces: whether content type and metadata are those given here; else they are those of the source.
+            create, if_match: as for `put`.
+
+        Raises:
+            Conflict: the source was changed while it was being copied, and its bytes may go.
+        """
+        condition = check_condition(create, if_match)
+        entry = Entry(
+            source.physical_address,
+            source.size,
+            source.checksum,
+            self._core.stores.clock.now_us(),
+            content_type if replaces else source.content_type,
+            check_metadata(metadata) if replaces else source.user_metadata,
+        )
+        check_entries([(target, entry)])
+        self._refuse_early(target)
+        # bytes that are there already: say so, then look whether the source still has them
+        announce_links(self._core.stores, [source.physical_address])
+        again = ref.find(source.path)
+        if again is None or again.physical_address != source.physical_address:
+            raise Conflict(
+                f"{source.path!r} in {ref!r} was changed while it was being copied.",
+                paths=[source.path],
+                next="Repeat the call.",
+            )
+        if condition is None:
+            self.stage(target, entry)
+        else:
+            stage_if(self._at, target, entry, condition)
+        return as_info(target, entry)
 
     @logged("rename")
     def rename(self, source: str, target: str) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from strandline.arguments import checked
+from strandline.core.promises import SERVED, SERVED_GRACE_DAYS
 from strandline.core.repository_core import RepositoryCore
 from strandline.core.retention import GRACE_DAYS, Retention, check_retention
 from strandline.engines import engine
@@ -99,6 +100,12 @@ class GarbageCollection:
             if type(spark).__module__.partition(".")[0] != "pyspark":
                 raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
             marker = engine("spark").marker(spark)
+        if grace_days < SERVED_GRACE_DAYS and self._core.stores.kv.get(*SERVED) is not None:
+            raise UsageError(
+                f"The lake is served, and {grace_days:g} days are too few: clients may write objects for a day before "
+                "anything refers to them.",
+                next="Give 1.05 days or more.",
+            )
         return Collector(
             self._core,
             self.retention,
