@@ -1,0 +1,1 @@
+"""Users of a server, their keys, and what they may do. Must not know: repositories, HTTP."""

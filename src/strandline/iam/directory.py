@@ -1,0 +1,462 @@
+"""Users, groups, policies and access keys in a key-value store, and what ties them together.
+
+Every tie is written under both of its ends, as an index. A deletion marks its entity as leaving, then removes its ties,
+then the entity itself. A call that ties two entities writes the tie, reads both again, and takes the tie back if one is
+leaving; and readers ignore ties whose ends are missing or leaving. So each crash point is safe, and a repetition goes
+on.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Literal, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from strandline.clock import Clock
+from strandline.envelope import decode, encode
+from strandline.errors import AlreadyExists, NotAllowed, NotFound, UsageError
+from strandline.iam import fixed
+from strandline.iam.policy import check_statements
+from strandline.iam.records import Credential, Group, Policy, Statement, User, check_name
+from strandline.iam.sealing import Sealer
+from strandline.ids import keys_behind, new_id
+from strandline.kv.store import ABSENT, PredicateFailed, Store, page_keys_of
+from strandline.redaction import Secret
+
+PARTITION = b"iam"
+EPOCH = b"epoch"
+SETUP = b"setup"
+KEY_ID_CHARS = 20
+KEY_ID_PREFIX = "AKIA"
+SECRET_BYTES = 30
+CREDENTIALS_MAX = 20
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+ATTEMPTS = 16
+
+Entity = TypeVar("Entity", User, Group, Policy)
+Holder = Literal["user", "group"]
+KINDS: dict[type, str] = {User: "user", Group: "group", Policy: "policy"}
+
+
+class SetupRecord(msgspec.Struct, frozen=True):
+    """Says that the first admin was made.
+
+    Attributes:
+        admin: its name.
+    """
+
+    admin: str
+    at: int
+
+
+class Directory:
+    """Safe to share between threads.
+
+    Args:
+        sealer: encrypts the secrets of access keys.
+    """
+
+    def __init__(self, kv: Store, clock: Clock, sealer: Sealer) -> None:
+        self._kv = kv
+        self._clock = clock
+        self._sealer = sealer
+
+    # --- the epoch ----------------------------------------------------------------------------------------------------
+
+    def epoch(self) -> bytes:
+        """A value that is another one after every change of anything here; what was decided before is void then."""
+        return self._kv.get(PARTITION, EPOCH) or b""
+
+    def _changed(self) -> None:
+        # a value that was never there before needs no swap: of two that change something at once both are seen
+        self._kv.set(PARTITION, EPOCH, new_id().encode())
+
+    # --- setup --------------------------------------------------------------------------------------------------------
+
+    def admin(self) -> str | None:
+        """The name of the first admin; None if there is none yet."""
+        raw = self._kv.get(PARTITION, SETUP)
+        return None if raw is None else decode(SetupRecord, raw, "the setup").admin
+
+    def set_up(self, name: str, key: tuple[str, Secret] | None = None) -> tuple[Credential, Secret]:
+        """Make the fixed groups and policies, and the first admin with an access key; once.
+
+        Args:
+            key: the id and the secret of the key; by default new ones.
+
+        Raises:
+            AlreadyExists: somebody has done it.
+        """
+        check_name(name, "user")
+        if key is not None:
+            check_key(*key)
+        taken = AlreadyExists(
+            "This server was set up before.", next="Use the keys of its admin, or let the admin make a user for you."
+        )
+        if self.admin() is not None:
+            raise taken
+        # all of this may be there already, of a setup that died; only the record below says that it is done
+        for policy, statements in fixed.POLICIES.items():
+            self._ensure(Policy(name=policy, created_at=self._clock.now_us(), statements=statements))
+        for group, policies in fixed.GROUPS.items():
+            self._ensure(Group(name=group, created_at=self._clock.now_us()))
+            for policy in policies:
+                self.attach(policy, "group", group)
+        self._ensure(User(name=name, created_at=self._clock.now_us()))
+        self.add_member(fixed.ADMINS, name)
+        made = self.create_credential(name, key)
+        try:
+            record = encode(SetupRecord(name, self._clock.now_us()))
+            self._kv.set_if(PARTITION, SETUP, record, ABSENT)
+        except PredicateFailed:
+            self.delete_credential(name, made[0].id)
+            raise taken from None
+        self._changed()
+        return made
+
+    def _ensure(self, entity: Entity) -> None:
+        try:
+            self._create(entity)
+        except AlreadyExists:
+            pass
+
+    # --- entities -----------------------------------------------------------------------------------------------------
+
+    def create_user(self, name: str, friendly_name: str = "", email: str = "") -> User:
+        """Make a user, which may do nothing yet; raises `AlreadyExists`."""
+        user = User(
+            name=check_name(name, "user"),
+            created_at=self._clock.now_us(),
+            friendly_name=check_text(friendly_name),
+            email=check_text(email),
+        )
+        return self._create(user)
+
+    def create_group(self, name: str, description: str = "") -> Group:
+        """Make a group; raises `AlreadyExists`."""
+        made = Group(
+            name=check_name(name, "group"), created_at=self._clock.now_us(), description=check_text(description)
+        )
+        return self._create(made)
+
+    def create_policy(self, name: str, statements: tuple[Statement, ...]) -> Policy:
+        """Make a policy; raises `AlreadyExists`."""
+        checked = check_statements(statements)
+        return self._create(
+            Policy(name=check_name(name, "policy"), created_at=self._clock.now_us(), statements=checked)
+        )
+
+    def _create(self, entity: Entity) -> Entity:
+        kind = KINDS[type(entity)]
+        try:
+            self._kv.set_if(PARTITION, _key(kind, entity.name), encode(entity), ABSENT)
+        except PredicateFailed:
+            raise AlreadyExists(f"There is a {kind} {entity.name!r} already.", next="Take another name.") from None
+        return entity
+
+    def change_policy(self, name: str, statements: tuple[Statement, ...]) -> Policy:
+        """Replace the statements of a policy, for all who have it."""
+        checked = check_statements(statements)
+        return self._change(Policy, name, lambda policy: replace(policy, statements=checked))
+
+    def end_sessions(self, name: str) -> User:
+        """Make all tokens of a user void that were issued up to now."""
+        now_us = self._clock.now_us()
+        return self._change(User, name, lambda user: replace(user, sessions_from=now_us))
+
+    def _change(self, kind: type[Entity], name: str, change: Callable[[Entity], Entity]) -> Entity:
+        """Swap an entity, which is not made anew if it goes meanwhile."""
+        self._changed()
+        for _ in range(ATTEMPTS):
+            raw, found = self._read(kind, name)
+            changed = change(found)
+            try:
+                self._kv.set_if(PARTITION, _key(KINDS[kind], name), encode(changed), raw)
+            except PredicateFailed:
+                continue
+            self._changed()
+            return changed
+        raise NotAllowed(f"Others keep changing the {KINDS[kind]} {name!r}.", next="Repeat the call.")
+
+    def get(self, kind: type[Entity], name: str) -> Entity:
+        """A user, a group or a policy by its name; raises `NotFound`."""
+        return self._read(kind, name)[1]
+
+    def _read(self, kind: type[Entity], name: str) -> tuple[bytes, Entity]:
+        word = KINDS[kind]
+        raw = self._kv.get(PARTITION, _key(word, check_name(name, word)))
+        found = None if raw is None else decode(kind, raw, f"{word} {name!r}")
+        if raw is None or found is None or found.is_leaving:
+            raise NotFound(f"There is no {word} {name!r}.", next=f"List the {word} names to see which there are.")
+        return raw, found
+
+    def every(
+        self, kind: type[Entity], prefix: str = "", after: str = "", amount: int | None = None
+    ) -> Iterator[Entity]:
+        """Users, groups or policies by name.
+
+        Args:
+            after: begin behind this name.
+            amount: the most that are returned.
+        """
+        word = KINDS[kind]
+        found = (
+            decode(kind, value, f"{word} {key.decode()!r}")
+            for key, value in self._scan(f"{word}/", prefix, after, amount)
+        )
+        return islice((one for one in found if not one.is_leaving), amount)
+
+    def _scan(
+        self, below: str, prefix: str = "", after: str = "", amount: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        start, end = keys_behind(below + prefix, below + after if after else "")
+        return self._kv.scan(PARTITION, start, end, page_keys_of(amount))
+
+    # --- deleting -----------------------------------------------------------------------------------------------------
+
+    def delete_user(self, name: str) -> None:
+        """Delete a user with its keys; its tokens and keys are void in every worker that reads the epoch after that."""
+        if name == self.admin():
+            raise NotAllowed(f"{name!r} is the first admin and cannot be deleted.", next="Delete its keys instead.")
+        self._leave(User, name)
+        for credential in list(self.credentials(name, leaving=True)):
+            self._drop_credential(credential)
+        for key, _ in list(self._scan(f"member-of/{name}/")):
+            group = _last(key)
+            self._untie(f"member/{group}/{name}", f"member-of/{name}/{group}")
+        self._detach_all("user", name)
+        self._gone(User, name)
+
+    def delete_group(self, name: str) -> None:
+        """Delete a group; what its members could do by it, they cannot any more."""
+        if name in fixed.GROUPS:
+            raise NotAllowed(f"{name!r} is one of the fixed groups.", next="Take users out of it instead.")
+        self._leave(Group, name)
+        for key, _ in list(self._scan(f"member/{name}/")):
+            user = _last(key)
+            self._untie(f"member/{name}/{user}", f"member-of/{user}/{name}")
+        self._detach_all("group", name)
+        self._gone(Group, name)
+
+    def delete_policy(self, name: str) -> None:
+        """Delete a policy, which then allows and denies nothing."""
+        if name in fixed.POLICIES:
+            raise NotAllowed(f"{name!r} is one of the fixed policies.", next="Detach it instead.")
+        self._leave(Policy, name)
+        for key, _ in list(self._scan(f"attached/{name}/")):
+            holder, of = key.decode().split("/")[2:]
+            self._untie(f"{holder}-policy/{of}/{name}", f"attached/{name}/{holder}/{of}")
+        self._gone(Policy, name)
+
+    def _leave(self, kind: type[Entity], name: str) -> None:
+        word = KINDS[kind]
+        self._changed()
+        for _ in range(ATTEMPTS):
+            raw = self._kv.get(PARTITION, _key(word, check_name(name, word)))
+            if raw is None:
+                raise NotFound(f"There is no {word} {name!r}.", next=f"List the {word} names to see which there are.")
+            found = decode(kind, raw, f"{word} {name!r}")
+            if found.is_leaving:  # a deletion that died: this one goes on with it
+                return
+            try:
+                self._kv.set_if(PARTITION, _key(word, name), encode(replace(found, is_leaving=True)), raw)
+                return
+            except PredicateFailed:
+                continue
+        raise NotAllowed(f"Others keep changing the {word} {name!r}.", next="Repeat the call.")
+
+    def _gone(self, kind: type[User | Group | Policy], name: str) -> None:
+        self._kv.delete(PARTITION, _key(KINDS[kind], name))
+        self._changed()
+
+    def _detach_all(self, holder: Holder, name: str) -> None:
+        for key, _ in list(self._scan(f"{holder}-policy/{name}/")):
+            policy = _last(key)
+            self._untie(f"{holder}-policy/{name}/{policy}", f"attached/{policy}/{holder}/{name}")
+
+    # --- ties ---------------------------------------------------------------------------------------------------------
+
+    def add_member(self, group: str, user: str) -> None:
+        """Put a user into a group; it may be in it already."""
+        self._tie((Group, group), (User, user), f"member/{group}/{user}", f"member-of/{user}/{group}")
+
+    def remove_member(self, group: str, user: str) -> None:
+        """Take a user out of a group."""
+        self._changed()
+        self._untie(f"member/{check_name(group, 'group')}/{check_name(user, 'user')}", f"member-of/{user}/{group}")
+        self._changed()
+
+    def attach(self, policy: str, holder: Holder, name: str) -> None:
+        """Give a policy to a user or a group; it may have it already."""
+        kind: Any = User if holder == "user" else Group
+        ties = f"{holder}-policy/{name}/{policy}", f"attached/{policy}/{holder}/{name}"
+        self._tie((kind, name), (Policy, policy), *ties)
+
+    def detach(self, policy: str, holder: Holder, name: str) -> None:
+        """Take a policy from a user or a group."""
+        self._changed()
+        check_name(policy, "policy"), check_name(name, holder)
+        self._untie(f"{holder}-policy/{name}/{policy}", f"attached/{policy}/{holder}/{name}")
+        self._changed()
+
+    def _tie(self, one: tuple[type[Any], str], other: tuple[type[Any], str], *keys: str) -> None:
+        self.get(*one), self.get(*other)
+        self._changed()
+        for key in keys:
+            self._kv.set(PARTITION, key.encode(), b"")
+        try:  # an end that was marked as leaving may have listed its ties before these were there
+            self.get(*one), self.get(*other)
+        except NotFound:
+            self._untie(*keys)
+            raise
+        self._changed()
+
+    def _untie(self, *keys: str) -> None:
+        for key in keys:
+            self._kv.delete(PARTITION, key.encode())
+
+    def members(self, group: str, prefix: str = "", after: str = "", amount: int | None = None) -> Iterator[User]:
+        """The users of a group, by name."""
+        self.get(Group, group)
+        return self._tied(User, f"member/{group}/", prefix, after, amount)
+
+    def groups_of(self, user: str, prefix: str = "", after: str = "", amount: int | None = None) -> Iterator[Group]:
+        """The groups of a user, by name."""
+        return self._tied(Group, f"member-of/{user}/", prefix, after, amount)
+
+    def policies_of(
+        self, holder: Holder, name: str, prefix: str = "", after: str = "", amount: int | None = None
+    ) -> Iterator[Policy]:
+        """The policies that were given to a user or a group itself, by name."""
+        return self._tied(Policy, f"{holder}-policy/{name}/", prefix, after, amount)
+
+    def _tied(self, kind: type[Entity], below: str, prefix: str, after: str, amount: int | None) -> Iterator[Entity]:
+        def found() -> Iterator[Entity]:
+            for key, _ in self._scan(below, prefix, after, amount):
+                try:
+                    yield self.get(kind, _last(key))
+                except NotFound:
+                    continue
+
+        return islice(found(), amount)
+
+    def statements_of(self, user: str) -> list[Statement]:
+        """All statements that hold for a user: of its own policies, and of those of its groups."""
+        policies = {policy.name: policy for policy in self.policies_of("user", user)}
+        for group in self.groups_of(user):
+            policies |= {policy.name: policy for policy in self.policies_of("group", group.name)}
+        return [statement for _, policy in sorted(policies.items()) for statement in policy.statements]
+
+    def effective_policies(
+        self, user: str, prefix: str = "", after: str = "", amount: int | None = None
+    ) -> list[Policy]:
+        """The policies that hold for a user, its groups' too, by name."""
+        found = {policy.name: policy for policy in self.policies_of("user", user)}
+        for group in self.groups_of(user):
+            found |= {policy.name: policy for policy in self.policies_of("group", group.name)}
+        return [found[name] for name in sorted(found) if name.startswith(prefix) and name > after][:amount]
+
+    # --- access keys --------------------------------------------------------------------------------------------------
+
+    def create_credential(self, user: str, key: tuple[str, Secret] | None = None) -> tuple[Credential, Secret]:
+        """Make an access key of a user. The secret is returned this once.
+
+        Raises:
+            UsageError: the user has as many as it may have.
+        """
+        self.get(User, user)
+        if len(list(self.credentials(user))) >= CREDENTIALS_MAX:
+            raise UsageError(f"A user has at most {CREDENTIALS_MAX} access keys.", next="Delete one that is not used.")
+        id, secret = key or new_key()
+        sealed, sealed_with = self._sealer.seal(secret, id, user)
+        made = Credential(id=id, user=user, sealed=sealed, sealed_with=sealed_with, created_at=self._clock.now_us())
+        # the index first: a key that works is always found by those who delete its user
+        self._kv.set(PARTITION, f"user-credential/{user}/{id}".encode(), b"")
+        try:
+            self._kv.set_if(PARTITION, _key("credential", id), encode(made), ABSENT)
+        except PredicateFailed:
+            held = self.credential(id)
+            if held is None or held.user != user:
+                self._untie(f"user-credential/{user}/{id}")
+            raise AlreadyExists(f"The access key {id} exists.", next="Take another one.") from None
+        try:
+            self.get(User, user)
+        except NotFound:
+            self._drop_credential(made)
+            raise
+        self._changed()
+        return made, secret
+
+    def credential(self, id: str) -> Credential | None:
+        """An access key by its id, or None."""
+        if not 1 <= len(id) <= KEY_ID_CHARS or not id.isascii() or not id.isalnum():
+            return None
+        raw = self._kv.get(PARTITION, _key("credential", id))
+        return None if raw is None else decode(Credential, raw, f"access key {id}")
+
+    def secret_of(self, credential: Credential) -> Secret:
+        """The secret of an access key."""
+        return self._sealer.open(credential.sealed, credential.sealed_with, credential.id, credential.user)
+
+    def credentials(
+        self, user: str, after: str = "", amount: int | None = None, *, leaving: bool = False
+    ) -> Iterator[Credential]:
+        """The access keys of a user, by id."""
+        if not leaving:
+            self.get(User, user)
+
+        def found() -> Iterator[Credential]:
+            for key, _ in self._scan(f"user-credential/{user}/", "", after, amount):
+                credential = self.credential(_last(key))
+                if credential is not None and credential.user == user:
+                    yield credential
+
+        return islice(found(), amount)
+
+    def delete_credential(self, user: str, id: str) -> None:
+        """Make an access key void."""
+        found = self.credential(id)
+        if found is None or found.user != user:
+            raise NotFound(f"The user {user!r} has no access key {id!r}.", next="List its keys.")
+        self._changed()
+        self._drop_credential(found)
+        self._changed()
+
+    def _drop_credential(self, credential: Credential) -> None:
+        self._kv.delete(PARTITION, _key("credential", credential.id))
+        self._untie(f"user-credential/{credential.user}/{credential.id}")
+
+
+def new_key() -> tuple[str, Secret]:
+    """A new access key id and its secret."""
+    id = KEY_ID_PREFIX + "".join(secrets.choice(_ALPHABET) for _ in range(KEY_ID_CHARS - len(KEY_ID_PREFIX)))
+    return id, Secret(secrets.token_urlsafe(SECRET_BYTES))
+
+
+def check_key(id: str, secret: Secret) -> None:
+    """Refuse an access key, given by somebody, that could not sign, or would be guessed."""
+    is_fine = 3 <= len(id) <= KEY_ID_CHARS and id.isascii() and id.isalnum() and len(secret.reveal()) >= 16
+    if not is_fine:
+        raise UsageError(
+            "The access key cannot be used.",
+            next=f"An id has 3 to {KEY_ID_CHARS} letters and digits, a secret 16 or more characters.",
+        )
+
+
+def check_text(text: str) -> str:
+    """A free text about an entity, which is short."""
+    if len(text) > 255:
+        raise UsageError("The text has more than 255 characters.", next="Shorten it.")
+    return text
+
+
+def _key(kind: str, name: str) -> bytes:
+    return f"{kind}/{name}".encode()
+
+
+def _last(key: bytes) -> str:
+    return key.rpartition(b"/")[2].decode()

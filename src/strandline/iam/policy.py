@@ -1,0 +1,254 @@
+"""Whether policies allow an action: a pure function of statements, action, resource and caller.
+
+The rules are those of lakeFS's policies: nothing is allowed unless a statement allows it, and a statement that denies
+wins over all that allow.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+
+import msgspec
+
+from strandline.errors import UsageError
+from strandline.iam.records import Condition, Statement
+
+ALL_RESOURCES = "*"
+STATEMENTS_MAX = 100
+PATTERN_MAX_CHARS = 2_048
+ARN_PARTS = 6
+_ACTION = re.compile(r"\*|(?:fs|auth|ci|branches|retention|pr|catalog|strandline):[A-Za-z*?]+")
+_ACTIONS_OF_SERVICE = re.compile(r"[a-z]+:\*")
+
+
+class Verdict(Enum):
+    """What policies say of an action. Neutral is a refusal as well, which another statement could overrule."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    NEUTRAL = "neutral"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An action on a resource that a call has to be allowed.
+
+    Attributes:
+        resource: an ARN; in an operation's row with fields in braces, which its arguments fill.
+    """
+
+    action: str
+    resource: str
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """All of these needs."""
+
+    needs: tuple[Needs, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Either:
+    """At least one of these needs, and none that is denied."""
+
+    needs: tuple[Needs, ...]
+
+
+Needs = Need | Both | Either
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks.
+
+    Attributes:
+        user: its name.
+        source_ip: the address that the request came from, or "".
+    """
+
+    user: str
+    source_ip: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    allows: bool
+    actions: re.Pattern[str]
+    resources: re.Pattern[str]
+    condition: Condition
+    is_everywhere: bool
+
+
+class Rules:
+    """The statements that hold for one user, ready to be asked.
+
+    Args:
+        statements: of all policies that the user has, by itself and through its groups.
+    """
+
+    __slots__ = ("_compiled", "user")
+
+    def __init__(self, user: str, statements: Sequence[Statement]) -> None:
+        self.user = user
+        self._compiled = [_compile(one, user) for one in statements]
+
+    def judge(self, needs: Needs, caller: Caller) -> Verdict:
+        """What the statements say of needs whose resources have no fields left."""
+        if isinstance(needs, Need):
+            return self._one(needs.action, needs.resource, caller)
+        found = [self.judge(need, caller) for need in needs.needs]
+        if Verdict.DENIED in found:
+            return Verdict.DENIED
+        is_enough = all if isinstance(needs, Both) else any
+        return Verdict.ALLOWED if is_enough(one is Verdict.ALLOWED for one in found) else Verdict.NEUTRAL
+
+    def everywhere(self, action: str) -> Verdict | None:
+        """What the statements say of an action on any resource and from any address; None if that depends."""
+        verdict = Verdict.NEUTRAL
+        for one in self._compiled:
+            if not one.actions.fullmatch(action):
+                continue
+            if not one.is_everywhere:
+                return None
+            if not one.allows:
+                return Verdict.DENIED
+            verdict = Verdict.ALLOWED
+        return verdict
+
+    def _one(self, action: str, resource: str, caller: Caller) -> Verdict:
+        verdict = Verdict.NEUTRAL
+        for one in self._compiled:
+            if not one.actions.fullmatch(action) or not one.resources.fullmatch(resource):
+                continue
+            if one.condition and not _holds(one.condition, caller, unsure=not one.allows):
+                continue
+            if not one.allows:
+                return Verdict.DENIED
+            verdict = Verdict.ALLOWED
+        return verdict
+
+
+def _compile(statement: Statement, user: str) -> _Compiled:
+    resources = [_resource_regex(text, user) for text in resources_of(statement.resource)]
+    return _Compiled(
+        statement.effect == "allow",
+        re.compile("|".join(map(_wildcards, statement.action)), re.DOTALL),
+        re.compile("|".join(resources), re.DOTALL),
+        statement.condition,
+        ".*" in resources and not statement.condition,
+    )
+
+
+def resources_of(text: str) -> list[str]:
+    """The patterns of a statement's resource: one, or those of a JSON array."""
+    if not text.startswith("["):
+        return [text]
+    try:
+        return msgspec.json.decode(text.encode(), type=list[str])
+    except msgspec.MsgspecError:
+        raise UsageError(
+            f"{text[:80]!r} is not a JSON array of resources.", next="Write one pattern, or mend it."
+        ) from None
+
+
+def _wildcards(pattern: str) -> str:
+    parts = {"*": ".*", "?": "."}
+    return "".join(parts.get(char) or re.escape(char) for char in pattern)
+
+
+def _resource_regex(pattern: str, user: str) -> str:
+    if pattern == ALL_RESOURCES:
+        return ".*"
+    # of an ARN only the last part has wildcards; the name of a user is a text, whatever it holds
+    head, last = ":".join(pattern.split(":")[: ARN_PARTS - 1]), ":".join(pattern.split(":")[ARN_PARTS - 1 :])
+    named = re.escape(user).join(_wildcards(part) for part in last.split("${user}"))
+    return re.escape(head) + ":" + named
+
+
+def _holds(condition: Condition, caller: Caller, *, unsure: bool) -> bool:
+    """Whether all of a condition holds.
+
+    Args:
+        unsure: what it counts as if it cannot be judged: a statement that denies then denies.
+    """
+    for operator, fields in condition.items():
+        test = _TESTS.get(operator)
+        for field, wanted in fields.items():
+            if test is None or field != "SourceIp":
+                return unsure
+            try:
+                found = test(caller.source_ip, wanted)
+            except ValueError:
+                return unsure
+            if not found:
+                return False
+    return True
+
+
+@lru_cache(256)
+def _networks(wanted: tuple[str, ...]) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
+    return tuple(ipaddress.ip_network(text, strict=False) for text in wanted)
+
+
+def _in_networks(address: str, wanted: tuple[str, ...]) -> bool:
+    found = ipaddress.ip_address(address)
+    return any(found.version == network.version and found in network for network in _networks(wanted))
+
+
+def _is_like(text: str, wanted: tuple[str, ...]) -> bool:
+    return any(re.fullmatch(_wildcards(pattern), text, re.DOTALL) for pattern in wanted)
+
+
+_TESTS: dict[str, Callable[[str, tuple[str, ...]], bool]] = {
+    "IpAddress": _in_networks,
+    "NotIpAddress": lambda address, wanted: not _in_networks(address, wanted),
+    "StringLike": _is_like,
+    "StringNotLike": lambda text, wanted: not _is_like(text, wanted),
+}
+
+
+def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
+    """Refuse statements that could never match what they were written for.
+
+    Raises:
+        UsageError: an action, a resource or a condition that the evaluation does not know.
+    """
+    if not 1 <= len(statements) <= STATEMENTS_MAX:
+        raise UsageError(f"A policy has 1 to {STATEMENTS_MAX} statements.", next="Add one, or make several policies.")
+    for one in statements:
+        if not one.action:
+            raise UsageError("A statement names no action.", next="Name one, such as fs:ReadObject.")
+        for action in one.action:
+            if not _ACTION.fullmatch(action):
+                raise UsageError(
+                    f"{action[:80]!r} is not an action.", next="Write one as fs:ReadObject, fs:Read* or *."
+                )
+        for resource in resources_of(one.resource):
+            is_arn = resource.startswith("arn:") and resource.count(":") >= ARN_PARTS - 1
+            if resource != ALL_RESOURCES and not (is_arn and len(resource) <= PATTERN_MAX_CHARS):
+                raise UsageError(
+                    f"{resource[:80]!r} is not a resource.",
+                    next="Write * or an ARN such as arn:lakefs:fs:::repository/NAME/object/PREFIX*.",
+                )
+        _check_condition(one.condition)
+    return tuple(statements)
+
+
+def _check_condition(condition: Condition) -> None:
+    for operator, fields in condition.items():
+        if operator not in _TESTS or set(fields) != {"SourceIp"}:
+            raise UsageError(
+                f"The condition {operator} on {', '.join(fields) or 'nothing'} is not known.",
+                next=f"Use {', '.join(_TESTS)} on SourceIp.",
+            )
+        if "Ip" in operator:
+            try:
+                _networks(tuple(fields["SourceIp"]))
+            except ValueError as error:
+                raise UsageError(f"A condition holds no network: {error}.", next="Write 10.0.0.0/8.") from None
