@@ -4,13 +4,13 @@ RUN := source .cache/env &&
 BIN := .venv/bin
 BUDGETS := STRANDLINE_TEST_BUDGETS=1
 
-.PHONY: kills soak fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
+.PHONY: kills s3-suite requests soak fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
 
 test: servers ## the suite, against real servers; TESTS=… for a part
-	@$(RUN) $(if $(TESTS),,$(BUDGETS)) $(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-m "not mutation and not kill")
+	@$(RUN) $(if $(TESTS),,$(BUDGETS)) $(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-m "not mutation and not kill and not suite")
 
 mutations: servers ## rules taken out of copies of the source, one by one: the tests must notice each
 	@$(RUN) $(BUDGETS) $(BIN)/python -m pytest -q -m mutation tests/mutations
@@ -22,6 +22,12 @@ test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and
 
 kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
 	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards
+
+s3-suite: servers ## versitygw's tests of S3 against the gateway
+	@$(RUN) $(BIN)/python -m pytest -q -s -m suite tests/server/test_s3_suite.py
+
+requests: servers ## requests made of the OpenAPI document: REQUESTS=n for each operation
+	@$(RUN) STRANDLINE_TEST_REQUESTS=$(or $(REQUESTS),200) $(BIN)/python -m pytest -q -o timeout=3600 tests/server/test_openapi.py
 
 soak: servers ## processes that are killed at random on SQLite and on PostgreSQL: SECONDS=n of each
 	@$(RUN) STRANDLINE_TEST_LOAD_S=$(or $(SECONDS),60) $(BIN)/python -m pytest -o faulthandler_timeout=0 tests/branch/test_processes.py

@@ -39,6 +39,7 @@ NAMES = (
     "shards",
     "shard_service",
     "shard_streams",
+    "serving",
     "commands",
 )
 HERE = Path(__file__).parent

@@ -38,6 +38,7 @@ COMMANDS = {
     "reflog": "upkeep_commands.reflog",
     "fsck": "upkeep_commands.fsck",
     "import": "object_commands.import_objects",
+    "serve": "server_commands.serve",
 }
 GROUPS = {
     "repo": "repo_commands.app",

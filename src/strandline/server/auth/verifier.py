@@ -1,0 +1,285 @@
+"""Who a request is from and what it may do, remembered for as long as that is surely still so.
+
+Invariant: a remembered principal is used only while the last look at the directory's epoch that succeeded began less
+than two seconds ago, and found the epoch under which the principal was read. A call that revokes something returns two
+seconds after its change. So a revocation that returned holds in every worker. Without a look in time nobody is let in.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import os
+import threading
+import time
+from collections import OrderedDict
+
+from strandline.clock import Clock
+from strandline.errors import NotFound
+from strandline.iam.directory import Directory
+from strandline.iam.policy import Caller, Needs, Rules, Verdict
+from strandline.iam.records import User
+from strandline.redaction import Secret
+from strandline.server.auth.login_limit import FEW, MANY, LoginLimit
+from strandline.server.auth.sigv4 import Signed, check_signature
+from strandline.server.auth.tokens import Tokens
+from strandline.server.messages import Request
+from strandline.server.refusals import Busy, Forbidden, NotAuthenticated
+
+FRESH_S = 2.0
+LOOK_EACH_S = 1.0
+KEPT_AT_MOST_S = 30.0
+KEPT_MAX = 4_096
+COOKIE = "internal_auth_session"
+_WRONG = "The access key or its secret is wrong."
+_NOBODY = Secret("the secret of an access key that does not exist")
+
+
+def steady_s() -> float:
+    """Seconds that go on while the machine sleeps, where the system has such a clock."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
+class Principal:
+    """A user as a request showed it.
+
+    Attributes:
+        user: its name.
+        rules: what it may do.
+        secret: of its access key, if it showed one by a signature.
+        epoch: of the directory when all this was read.
+    """
+
+    __slots__ = ("_everywhere", "_known", "epoch", "read_at", "rules", "secret", "user")
+
+    def __init__(self, user: str, rules: Rules, secret: Secret, epoch: bytes, read_at: float) -> None:
+        self.user = user
+        self.rules = rules
+        self.secret = secret
+        self.epoch = epoch
+        self.read_at = read_at
+        self._known: dict[tuple[Needs, str], Verdict] = {}
+        self._everywhere: dict[str, Verdict | None] = {}
+
+    def may_everywhere(self, action: str) -> bool:
+        """Whether its policies allow an action on all resources and from all addresses, so that neither matters."""
+        if action not in self._everywhere:
+            self._everywhere[action] = self.rules.everywhere(action)
+        return self._everywhere[action] is Verdict.ALLOWED
+
+    def verdict(self, needs: Needs, source_ip: str) -> Verdict:
+        """What its policies say; remembered, since clients ask for the same things again and again."""
+        key = (needs, source_ip)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= KEPT_MAX:
+                self._known.clear()
+            found = self._known[key] = self.rules.judge(needs, Caller(self.user, source_ip))
+        return found
+
+
+class Verifier:
+    """Safe to share between threads; what is remembered is read by the event loop without a lock."""
+
+    def __init__(self, directory: Directory, tokens: Tokens, clock: Clock) -> None:
+        self._directory = directory
+        self._tokens = tokens
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._limit = LoginLimit()
+        self._key = os.urandom(32)
+        self._principals: OrderedDict[bytes, Principal] = OrderedDict()
+        self._epoch = b""
+        self._looked_at = float("-inf")
+
+    # --- the epoch ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether what is remembered may be used now."""
+        return steady_s() - self._looked_at < FRESH_S
+
+    def look(self) -> None:
+        """Read the epoch; what was remembered under another one is forgotten."""
+        began = steady_s()
+        epoch = self._directory.epoch()
+        with self._lock:
+            if began < self._looked_at:
+                return
+            if epoch != self._epoch:
+                self._principals.clear()
+                self._epoch = epoch
+            self._looked_at = began
+
+    def holds(self, principal: Principal) -> bool:
+        """Whether what was read of a principal is surely so still, and was read lately."""
+        now = steady_s()
+        return (
+            principal.epoch == self._epoch
+            and now - self._looked_at < FRESH_S
+            and now - principal.read_at < KEPT_AT_MOST_S
+        )
+
+    # --- Basic, tokens and cookies -----------------------------------------------------------------------------------
+
+    def remembered(self, request: Request) -> Principal | None:
+        """Who showed this very header before, if that is surely still so."""
+        shown = _shown(request)
+        if not shown:
+            return None
+        found = self._principals.get(self._name(shown))
+        return found if found is not None and self.holds(found) else None
+
+    def verify(self, request: Request) -> Principal:
+        """Who a request is from, by Basic, a token or a cookie; reads the directory.
+
+        Raises:
+            NotAuthenticated: nobody.
+        """
+        shown = _shown(request)
+        kind, _, text = shown.partition(b" ")
+        self._see_to_it()
+        epoch = self._epoch
+        if kind == b"Basic":
+            user, secret = self._basic(text, request.peer)
+        elif kind in (b"Bearer", b"Cookie"):
+            user, secret = self._token(text.decode("latin-1")), Secret("")
+        else:
+            raise NotAuthenticated("error authenticating request", next="Show an access key, or a token of a login.")
+        principal = self._principal(user, secret, epoch)
+        if kind == b"Basic":  # a token expires at a moment of its own, so it is read each time
+            self._remember(self._name(shown), principal)
+        return principal
+
+    def log_in(self, key_id: str, secret: str, peer: str) -> tuple[str, int]:
+        """A token for an access key, and when it expires; raises `NotAuthenticated`."""
+        self._see_to_it()
+        user = self._check(key_id, secret, peer)
+        return self._tokens.issue(user, key_id, self._clock.now_us())
+
+    def _basic(self, text: bytes, peer: str) -> tuple[str, Secret]:
+        try:
+            key_id, _, secret = base64.b64decode(text, validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            raise NotAuthenticated(
+                "The Authorization header is malformed.", next="Send an access key and its secret."
+            ) from None
+        return self._check(key_id, secret, peer), Secret(secret)
+
+    def _check(self, key_id: str, secret: str, peer: str) -> str:
+        """The user of an access key whose secret this is, compared in constant time even if there is no such key."""
+        # a stranger that guesses must not lock the owner of a key out, nor one of many behind a proxy all others
+        limited = ((f"{key_id[:64]} {peer}", FEW), (f"key {key_id[:64]}", MANY), (f"address {peer}", MANY))
+        now = steady_s()
+        with self._lock:
+            self._limit.check(limited, now)
+        credential = self._directory.credential(key_id)
+        expected = _NOBODY if credential is None else self._directory.secret_of(credential)
+        is_right = hmac.compare_digest(expected.reveal().encode(), secret.encode())
+        if credential is None or not is_right:
+            with self._lock:
+                self._limit.failed(limited, now)
+            raise NotAuthenticated(_WRONG, next="Look at the access key; an admin can make a new one.")
+        return credential.user
+
+    def _token(self, text: str) -> str:
+        token = self._tokens.read(text, self._clock.now_us())
+        user = self._user(token.user, token.issued_us)
+        credential = self._directory.credential(token.key_id)
+        if credential is None or credential.user != user.name or token.issued_us < credential.created_at:
+            raise NotAuthenticated("The access key of the token was deleted.", next="Log in again.")
+        if token.issued_us < user.sessions_from:
+            raise NotAuthenticated("The session of the token was ended.", next="Log in again.")
+        return user.name
+
+    # --- signatures --------------------------------------------------------------------------------------------------
+
+    def remembered_key(self, signed: Signed) -> Principal | None:
+        """Whose access key this is, if that is surely still so. The signature is not checked here."""
+        found = self._principals.get(b"key " + signed.key_id.encode())
+        return found if found is not None and self.holds(found) else None
+
+    def principal_of_key(self, signed: Signed) -> Principal:
+        """Whose access key this is; reads the directory. The signature is not checked here.
+
+        Raises:
+            NotAuthenticated: nobody's.
+        """
+        self._see_to_it()
+        epoch = self._epoch
+        credential = self._directory.credential(signed.key_id)
+        if credential is None:
+            raise NotAuthenticated("There is no such access key.", status=403, s3_code="InvalidAccessKeyId")
+        principal = self._principal(credential.user, self._directory.secret_of(credential), epoch)
+        self._remember(b"key " + signed.key_id.encode(), principal)
+        return principal
+
+    def check_signed(self, request: Request, signed: Signed, principal: Principal) -> bytes:
+        """Compare a signature; returns the key that signs the chunks of the body. Raises `NotAuthenticated`."""
+        return check_signature(request, signed, principal.secret)
+
+    # --- what is shared ----------------------------------------------------------------------------------------------
+
+    def permit(self, principal: Principal, needs: Needs, source_ip: str) -> None:
+        """Raise `Forbidden` unless the policies of a user allow it what it asks for."""
+        if principal.verdict(needs, source_ip) is not Verdict.ALLOWED:
+            raise Forbidden("insufficient permissions", next="Ask an admin for a policy that allows it.")
+
+    def principal_of_user(self, name: str, since_us: int) -> Principal:
+        """What a user may do now, for what it asked for earlier, such as by a link.
+
+        Raises:
+            NotAuthenticated: it was deleted since, whoever has its name now.
+        """
+        self._see_to_it()
+        self._user(name, since_us)
+        return self._principal(name, Secret(""), self._epoch)
+
+    def _user(self, name: str, since_us: int) -> User:
+        try:
+            user = self._directory.get(User, name)
+        except NotFound:
+            raise NotAuthenticated("The user was deleted.", status=401) from None
+        if since_us < user.created_at:
+            raise NotAuthenticated("The user was deleted; another one has its name.", status=401)
+        return user
+
+    def _principal(self, user: str, secret: Secret, epoch: bytes) -> Principal:
+        began = steady_s()
+        try:
+            name = self._directory.get(User, user).name
+        except NotFound:
+            raise NotAuthenticated("The user of the access key was deleted.", s3_code="InvalidAccessKeyId") from None
+        rules = Rules(name, self._directory.statements_of(name))
+        return Principal(name, rules, secret, epoch, began)
+
+    def _see_to_it(self) -> None:
+        if not self.is_fresh:
+            self.look()
+            if not self.is_fresh:
+                raise Busy("The users' directory answers too slowly to know what still holds.")
+
+    def _remember(self, name: bytes, principal: Principal) -> None:
+        with self._lock:
+            if principal.epoch == self._epoch:
+                self._principals[name] = principal
+                if len(self._principals) > KEPT_MAX:
+                    self._principals.popitem(last=False)
+
+    def _name(self, shown: bytes) -> bytes:
+        # never the header itself: it holds a secret
+        return hashlib.blake2b(shown, key=self._key, digest_size=16).digest()
+
+
+def _shown(request: Request) -> bytes:
+    """What the request shows of its caller: the Authorization header, or the cookie of a browser's login."""
+    found = request.headers.get(b"authorization", b"")
+    if found:
+        return found
+    for part in request.headers.get(b"cookie", b"").split(b";"):
+        name, _, value = part.strip().partition(b"=")
+        if name == COOKIE.encode():
+            return b"Cookie " + value
+    return b""

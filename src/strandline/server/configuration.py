@@ -1,0 +1,168 @@
+"""How a server is configured: flags over the environment over a TOML file over defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from strandline.errors import InvalidSettings
+from strandline.redaction import Secret
+from strandline.settings import Settings, find_settings
+
+PREFIX = "STRANDLINE_SERVE_"
+SECRETS = {"secret_key": "STRANDLINE_SECRET_KEY", "setup_token": "STRANDLINE_SETUP_TOKEN"}
+"""These come from the environment only: a file or a command line would show them."""
+DEFAULT_FOLDER = "strandline-lake"
+"""The lake of a server that is told of none: a folder where it is started."""
+LAKE_KEYS = ("kv", "blob", "tenant", "synced", "committer", "compaction", "max_format")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that a server is told.
+
+    Attributes:
+        port: 0 for a free one.
+        workers: processes that serve; one for a lake in a file.
+        public_url: under which clients reach it, if a proxy is in front.
+        s3_domain: hosts below it are buckets.
+        s3_flat: each bucket is a repository, and keys lie on this branch; "" for keys as ref/path.
+        trusted_proxies: addresses whose X-Forwarded-For counts.
+        access_log: write a line for each request; for those that meet a fault of the server there is one in any case.
+        http: "own" for the server's protocol, "plain" for uvicorn's.
+        origins: of each value, where it came from.
+    """
+
+    lake: Settings
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    public_url: str = ""
+    s3_domain: str = ""
+    s3_region: str = "us-east-1"
+    s3_flat: str = ""
+    cert: str = ""
+    key: str = ""
+    behind_proxy: bool = False
+    trusted_proxies: tuple[str, ...] = ()
+    http: str = "own"
+    access_log: bool = False
+    secret_key: Secret = field(default=Secret(""))
+    setup_token: str = field(default="", repr=False)
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+
+_KINDS: dict[str, type] = {
+    "port": int,
+    "workers": int,
+    "behind_proxy": bool,
+    "access_log": bool,
+    "trusted_proxies": tuple,
+}
+
+
+def configure(
+    location: str | os.PathLike[str] | None = None,
+    *,
+    file: str | os.PathLike[str] | None = None,
+    environment: Mapping[str, str] | None = None,
+    **flags: Any,
+) -> Configuration:
+    """Put a configuration together.
+
+    Args:
+        location: of the lake: a folder, a TOML file of the lake, or `memory://name`.
+        file: a TOML file of the server, with a table `lake` for the settings of the lake.
+        flags: what the command line says; None means that it says nothing.
+
+    Raises:
+        InvalidSettings: a value is unknown or cannot be.
+    """
+    env = os.environ if environment is None else environment
+    told = _read(Path(file)) if file is not None else {}
+    lake_told = told.pop("lake", {})
+    names = [one.name for one in fields(Configuration) if one.name not in ("lake", "origins", *SECRETS)]
+    _refuse_unknown(told, names, str(file))
+    _refuse_unknown(lake_told, [*LAKE_KEYS, "folder"], str(file))
+    values: dict[str, Any] = {}
+    origins: dict[str, str] = {}
+    for name in names:
+        for value, origin in (
+            (flags.get(name), f"--{name.replace('_', '-')}"),
+            (env.get(PREFIX + name.upper()), PREFIX + name.upper()),
+            (told.get(name), str(file)),
+        ):
+            if value is not None:
+                values[name], origins[name] = _value(name, value, origin), origin
+                break
+    for name, variable in SECRETS.items():
+        values[name] = Secret(env.get(variable, ""))
+        if env.get(variable):
+            origins[name] = variable
+    values["setup_token"] = values["setup_token"].reveal()
+    lake_flags = {name: flags.get(name) if flags.get(name) is not None else lake_told.get(name) for name in LAKE_KEYS}
+    place = location or lake_told.get("folder")
+    is_named = place or lake_flags["kv"] or env.get("STRANDLINE_LAKE") or env.get("STRANDLINE_KV")
+    lake = find_settings(place if is_named else DEFAULT_FOLDER, environment=env, **lake_flags)
+    origins["lake"] = "FOLDER" if location else str(file) if place else "the environment" if is_named else "the default"
+    made = Configuration(lake=lake, **values, origins=origins)
+    _check(made)
+    return made
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InvalidSettings(f"{str(path)!r} cannot be read: {error.strerror}.", next="Check the path.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidSettings(f"{str(path)!r} is not TOML: {error}.", next="Mend the file.") from error
+
+
+def _refuse_unknown(told: Mapping[str, Any], known: list[str], where: str) -> None:
+    unknown = sorted(set(told) - set(known))
+    if unknown:
+        raise InvalidSettings(
+            f"{where!r} has a setting that is not known: {unknown[0]}.", next=f"Known are {', '.join(known)}."
+        )
+
+
+def _value(name: str, value: Any, origin: str) -> Any:
+    kind = _KINDS.get(name, str)
+    try:
+        if kind is bool and isinstance(value, str):
+            return {"1": True, "true": True, "0": False, "false": False}[value.lower()]
+        if kind is tuple:
+            parts = value.split(",") if isinstance(value, str) else value
+            return tuple(str(part).strip() for part in parts if str(part).strip())
+        if kind is int and isinstance(value, str):
+            return int(value)
+    except (KeyError, ValueError):
+        pass
+    else:
+        if type(value) is kind:
+            return value
+    raise InvalidSettings(f"{origin} is {value!r}.", next=f"{name} is a {kind.__name__}.")
+
+
+def _check(made: Configuration) -> None:
+    wrong = ""
+    if not 0 <= made.port <= 65_535:
+        wrong = f"port is {made.port}: it is 0 to 65535."
+    elif not 1 <= made.workers <= 64:
+        wrong = f"workers is {made.workers}: it is 1 to 64."
+    elif made.http not in ("own", "plain"):
+        wrong = f"http is {made.http!r}: it is own or plain."
+    elif bool(made.cert) != bool(made.key):
+        wrong = "cert and key belong together."
+    elif made.public_url and not made.public_url.startswith(("http://", "https://")):
+        wrong = f"public_url is {made.public_url!r}: it begins with http:// or https://."
+    if wrong:
+        raise InvalidSettings(
+            f"The configuration cannot be served: {wrong}",
+            next="`strandline serve --check` shows where each value comes from.",
+        )

@@ -1,0 +1,73 @@
+"""What a server says of its requests: metrics, lines of a log, spans."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+import prometheus_client
+
+from strandline.operations import named
+from strandline.server.messages import Exchange
+
+logger = logging.getLogger("strandline.requests")
+BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_seconds = prometheus_client.Histogram(
+    "strandline_request_seconds", "Requests by operation", ("operation",), buckets=BUCKETS_S
+)
+_count = prometheus_client.Counter("strandline_requests", "Requests by operation and status", ("operation", "status"))
+
+
+class Measures:
+    """The metrics of requests; the parts of each label are looked up once."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, Any] = {}
+        self._counts: dict[tuple[str, int], Any] = {}
+
+    def observe(self, operation: str, status: int, seconds: float) -> None:
+        """Count a request."""
+        histogram = self._seconds.get(operation)
+        if histogram is None:
+            histogram = self._seconds[operation] = _seconds.labels(operation)
+        histogram.observe(seconds)
+        key = (operation, status)
+        count = self._counts.get(key)
+        if count is None:
+            count = self._counts[key] = _count.labels(operation, str(status))
+        count.inc()
+
+
+def log_request(exchange: Exchange, status: int, seconds: float) -> None:
+    """Write a line of JSON about a request: no queries and no headers, which hold signatures and secrets."""
+    request = exchange.request
+    line = {
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "id": request.id,
+        "method": request.method,
+        "operation": exchange.operation,
+        "status": status,
+        "ms": round(seconds * 1000, 3),
+        "user": exchange.user,
+        "peer": request.peer,
+    }
+    logger.log(logging.ERROR if status >= 500 else logging.INFO, "%s", msgspec.json.encode(line).decode())
+
+
+@contextmanager
+def under(operation: str, id: str) -> Iterator[None]:
+    """What is done for a request: its id stands in the lines of the core, and there is a span if anybody takes it."""
+    with named(id):
+        if "opentelemetry" not in sys.modules:
+            yield
+            return
+        from opentelemetry import trace  # noqa: PLC0415 - an optional package
+
+        with trace.get_tracer("strandline").start_as_current_span(f"strandline {operation}") as span:
+            span.set_attribute("strandline.request", id)
+            yield

@@ -1,0 +1,206 @@
+"""A row of the table of operations, from which routing, validation, permissions, OpenAPI and tests come."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Literal
+
+import msgspec
+
+from strandline.iam.policy import Both, Either, Need, Needs, Verdict
+from strandline.repository.branch import Branch
+from strandline.server.auth.verifier import Principal
+from strandline.server.messages import Request, Response
+from strandline.server.services import Services
+from strandline.tree.rows import Entry
+
+JSON_MAX_BYTES = 1 << 20
+SMALL_BYTES = 64 << 10
+"""Bodies up to this size are written by the event loop itself, where the store does not wait for a disk."""
+
+Cost = Literal["quick", "blocking", "upload"]
+"""quick: answered by the event loop where the stores are on this machine. blocking: always in a thread. upload: quick
+if the body is small and the store does not wait."""
+
+
+class NoQuery(msgspec.Struct, frozen=True):
+    """An operation without parameters in its query."""
+
+
+@dataclass(frozen=True, slots=True)
+class Staging:
+    """What a handler returns that has put the bytes of an object where they belong: it is to be staged.
+
+    Attributes:
+        answer: made when the write is acknowledged.
+    """
+
+    branch: Branch
+    path: str
+    entry: Entry
+    answer: Callable[[], Response]
+
+
+class HandOver(Exception):
+    """What was begun in the event loop has to wait: a thread begins it anew. Nothing has happened yet."""
+
+
+@dataclass(slots=True)
+class AnyCall(ABC):
+    """A request of any interface that is understood, permitted, and complete.
+
+    Attributes:
+        is_in_loop: whether the event loop calls the handler, so that it must not wait.
+        still: raises unless the caller may still do what it asked for; for handlers that took long to begin.
+    """
+
+    services: Services
+    request: Request
+    principal: Principal
+    body: Any = field(default=None, kw_only=True)
+    is_in_loop: bool = field(default=False, kw_only=True)
+    still: Callable[[], None] = field(default=lambda: None, kw_only=True)
+
+    @property
+    @abstractmethod
+    def repository(self) -> str:
+        """The name of the repository, or ""."""
+
+    @property
+    def was_read(self) -> bool:
+        """Whether a handler may have read some of the body, and so cannot be called again."""
+        return hasattr(self.body, "read")
+
+    def elsewhere(self) -> None:
+        """Have the handler called again in a thread, if the event loop is calling it: from here on it waits."""
+        if self.is_in_loop:
+            raise HandOver
+
+    def permit(self, action: str, resource: str) -> None:
+        """Raise `Forbidden` unless the caller may do this as well."""
+        self.services.verifier.permit(self.principal, Need(action, resource), self.request.peer)
+
+    def may(self, action: str, resource: str) -> bool:
+        """Whether the caller may do this as well."""
+        found = self.principal.verdict(Need(action, resource), self.request.peer)
+        return found is Verdict.ALLOWED
+
+
+@dataclass(slots=True)
+class Call(AnyCall):
+    """A request of the REST interface.
+
+    Attributes:
+        path: the parameters in the path, by name.
+        query: a struct of the operation's kind.
+        body: a struct of the operation's kind, or bytes, or a file for a thread to read.
+    """
+
+    path: dict[str, str]
+    query: Any
+
+    @property
+    def repository(self) -> str:
+        return self.path.get("repository", "")
+
+
+Handler = Callable[[Call], Response | Staging]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation of the REST interface.
+
+    Attributes:
+        id: as lakeFS calls it, or our own name.
+        path: below the base, with parameters in braces.
+        needs: what the caller has to be allowed; None for operations that anybody may call.
+        replies: by status, the struct of the body, or None.
+        body: the struct of a JSON body, `bytes` for raw content, or None.
+        is_ours: not one of lakeFS's.
+        revokes: what somebody may do may be less after it: its answer waits until every worker knows.
+        unsupported: why it is answered with 501; "" if it is not.
+    """
+
+    id: str
+    method: str
+    path: str
+    needs: Needs | None
+    handler: Handler
+    summary: str
+    replies: dict[int, Any]
+    tag: str
+    query: type[msgspec.Struct] = NoQuery
+    body: Any = None
+    body_max: int = JSON_MAX_BYTES
+    is_body_optional: bool = False
+    cost: Cost = "blocking"
+    is_ours: bool = False
+    revokes: bool = False
+    unsupported: str = ""
+    lists: frozenset[str] = field(default=frozenset())
+    """Names in the query that may be there several times."""
+
+
+def fill(needs: Needs, values: dict[str, str]) -> Needs:
+    """Needs with the parameters of a call in the places of their fields."""
+    if isinstance(needs, Need):
+        return Need(needs.action, needs.resource.format_map(values)) if "{" in needs.resource else needs
+    return type(needs)(tuple(fill(need, values) for need in needs.needs))
+
+
+def repository_need(action: str) -> Need:
+    """An action on a repository."""
+    return Need(action, "arn:lakefs:fs:::repository/{repository}")
+
+
+def object_need(action: str, path: str = "{path}") -> Need:
+    """An action on an object of a repository, on whichever branch."""
+    return Need(action, "arn:lakefs:fs:::repository/{repository}/object/" + path)
+
+
+def object_arn(repository: str, path: str) -> str:
+    """The name of an object in policies."""
+    return f"arn:lakefs:fs:::repository/{repository}/object/{path}"
+
+
+def branch_need(action: str, branch: str = "{branch}") -> Need:
+    """An action on a branch."""
+    return Need(action, "arn:lakefs:fs:::repository/{repository}/branch/" + branch)
+
+
+def tag_need(action: str) -> Need:
+    """An action on a tag."""
+    return Need(action, "arn:lakefs:fs:::repository/{repository}/tag/{tag}")
+
+
+def everything(action: str) -> Need:
+    """An action that is on nothing in particular."""
+    return Need(action, "*")
+
+
+Content = bytes | BinaryIO
+
+__all__ = [
+    "AnyCall",
+    "Both",
+    "Call",
+    "Content",
+    "Either",
+    "HandOver",
+    "Handler",
+    "Need",
+    "Needs",
+    "NoQuery",
+    "Operation",
+    "Staging",
+    "branch_need",
+    "everything",
+    "fill",
+    "object_arn",
+    "object_need",
+    "repository_need",
+    "tag_need",
+]

@@ -1,0 +1,161 @@
+"""A request of the REST interface, from its head to its answer: which operation, from whom, whether it may."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, BinaryIO
+
+import msgspec
+
+from strandline.errors import StrandlineError
+from strandline.server.auth.verifier import FRESH_S, Principal
+from strandline.server.face import MEMORY_MAX_BYTES, Face
+from strandline.server.messages import Exchange, Request, Response
+from strandline.server.operation import SMALL_BYTES, Call, Need, NoQuery, Operation, fill
+from strandline.server.refusals import BadRequest, NotSupported, Refusal
+from strandline.server.rest.replies import broken, refusal
+from strandline.server.routing import Router
+from strandline.server.services import Services
+
+BASE = "/api/v1/"
+REVOKED_AFTER_S = FRESH_S + 0.1
+_NO_QUERY = NoQuery()
+
+
+class RestFace(Face[Operation, Call]):
+    """The REST interface of a worker."""
+
+    def __init__(self, services: Services, operations: tuple[Operation, ...]) -> None:
+        super().__init__(services)
+        self._router = Router(operations)
+        self._decoders = {one.id: msgspec.json.Decoder(one.body) for one in operations if one.body not in (None, bytes)}
+
+    def _refusal(self, error: StrandlineError, request: Request) -> Response:
+        return refusal(error, request)
+
+    def _fault(self, request: Request) -> Response:
+        return broken(request)
+
+    def _reply(self, exchange: Exchange, operation: Operation, response: Response) -> None:
+        if operation.revokes:
+            # by then every worker has looked at the epoch, or lets nobody in
+            asyncio.get_running_loop().call_later(REVOKED_AFTER_S, exchange.reply, response)
+        else:
+            exchange.reply(response)
+
+    def _begin(self, exchange: Exchange) -> None:
+        request = exchange.request
+        raw = request.raw_path.decode("ascii", "replace")
+        try:
+            operation, parameters, methods = self._router.find(request.method, raw.removeprefix(BASE))
+        except UnicodeDecodeError:
+            raise BadRequest("The path of the request is not UTF-8.") from None
+        if operation is None:
+            if methods:
+                raise Refusal(f"This address takes {', '.join(methods)}, not {request.method}.", status=405)
+            raise Refusal("There is no such address.", status=404, next="GET /openapi.json lists those that there are.")
+        exchange.operation = operation.id
+        if operation.needs is None:
+            self._known(exchange, operation, parameters, None)
+            return
+        services = self._services
+        principal = services.verifier.remembered(request) if services.verifier.is_fresh else None
+        if principal is not None:
+            self._known(exchange, operation, parameters, principal)
+            return
+        self._later(
+            exchange,
+            services.knowing,
+            lambda: services.verifier.verify(request),
+            lambda found: self._known(exchange, operation, parameters, found),
+        )
+
+    def _known(
+        self, exchange: Exchange, operation: Operation, parameters: dict[str, str], principal: Principal | None
+    ) -> None:
+        request, services = exchange.request, self._services
+        query = _query(operation, request)
+        if principal is not None:
+            exchange.user = principal.user
+            self._permit(operation, query, parameters, principal, request)
+        if operation.unsupported:
+            raise NotSupported(operation.unsupported)
+        call = Call(services, request, principal, parameters, query)  # type: ignore[arg-type]
+        if principal is not None:
+            self._remember_how_to_judge(operation, call)
+        if operation.body is None:
+            self._passing_over(exchange, operation, call)
+        elif operation.body is bytes:
+            length = request.content_length
+            if length is not None and length > operation.body_max:
+                raise Refusal(f"The body has more than {operation.body_max:,} bytes.", status=413)
+            if length is None or length > SMALL_BYTES:
+                self._refuse_early(operation, call)
+            exchange.collect(
+                MEMORY_MAX_BYTES,
+                lambda data: self._content(exchange, operation, call, data),
+                lambda file: self._streamed(exchange, operation, call, file),
+            )
+        else:
+            exchange.collect(operation.body_max, lambda data: self._decoded(exchange, operation, call, data))
+
+    def _refuse_early(self, operation: Operation, call: Call) -> None:
+        """Raise what can be known before the body comes, from what this worker remembers."""
+        if "branch" in call.path and self._services.reads_at_once(call.path["repository"]):
+            self._services.branch(call.path["repository"], call.path["branch"])._refuse_early(
+                getattr(call.query, "path", None)
+            )
+
+    def _content(self, exchange: Exchange, operation: Operation, call: Call, data: bytes) -> None:
+        call.body = data
+        self._guarded(exchange, lambda: self._run(exchange, operation, call, is_small=len(data) <= SMALL_BYTES))
+
+    def _streamed(self, exchange: Exchange, operation: Operation, call: Call, file: BinaryIO) -> None:
+        call.body = file
+        self._guarded(exchange, lambda: self._in_thread(exchange, operation, call, self._services.bodies))
+
+    def _decoded(self, exchange: Exchange, operation: Operation, call: Call, data: bytes) -> None:
+        def step() -> None:
+            if data or not operation.is_body_optional:
+                try:
+                    call.body = self._decoders[operation.id].decode(data)
+                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                    raise BadRequest(f"The body is not what {operation.id} takes: {error}.") from None
+            self._run(exchange, operation, call, is_small=True)
+
+        self._guarded(exchange, step)
+
+    def _judge(self, operation: Operation, call: Call) -> None:
+        call.principal = self._services.verifier.verify(call.request)
+        self._permit(operation, call.query, call.path, call.principal, call.request)
+
+    def _permit(
+        self, operation: Operation, query: Any, parameters: dict[str, str], principal: Principal, request: Request
+    ) -> None:
+        needs = operation.needs
+        assert needs is not None
+        if isinstance(needs, Need) and principal.may_everywhere(needs.action):
+            return
+        given = {**_texts(query), **parameters, "user_name": principal.user}
+        self._services.verifier.permit(principal, fill(needs, given), request.peer)
+
+
+def _query(operation: Operation, request: Request) -> Any:
+    if operation.query is NoQuery:
+        return _NO_QUERY
+    given: dict[str, Any] = {}
+    for name, value in request.query:
+        if name in operation.lists:
+            given.setdefault(name, []).append(value)
+        elif name in given:
+            raise BadRequest(f"The parameter {name[:80]!r} is there twice.")
+        else:
+            given[name] = value
+    try:
+        return msgspec.convert(given, operation.query, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"The query is not what {operation.id} takes: {error}.") from None
+
+
+def _texts(query: msgspec.Struct) -> dict[str, str]:
+    return {name: value for name in query.__struct_fields__ if isinstance(value := getattr(query, name), str)}

@@ -1,0 +1,18 @@
+"""All operations of the REST interface, in one table."""
+
+from __future__ import annotations
+
+from strandline.server.operation import Operation
+from strandline.server.rest import branches, commits, config, objects, refs, repositories, staging, tags, users
+
+OPERATIONS: tuple[Operation, ...] = (
+    *config.OPERATIONS,
+    *users.OPERATIONS,
+    *repositories.OPERATIONS,
+    *branches.OPERATIONS,
+    *tags.OPERATIONS,
+    *refs.OPERATIONS,
+    *commits.OPERATIONS,
+    *objects.OPERATIONS,
+    *staging.OPERATIONS,
+)

@@ -1,0 +1,280 @@
+"""`strandline serve`: workers, signals, the first start."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import ipaddress
+import secrets
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from strandline.core.promises import SERVED
+from strandline.errors import InvalidSettings, LakeNotFound, StoreUnavailable
+from strandline.iam.directory import Directory
+from strandline.iam.sealing import Sealer, secret_file
+from strandline.lake import Lake, open_lake
+from strandline.redaction import Secret
+from strandline.server.app import App
+from strandline.server.asgi import AsgiApp
+from strandline.server.auth.tokens import Tokens
+from strandline.server.auth.verifier import Verifier
+from strandline.server.configuration import Configuration
+from strandline.server.http1 import Http1
+from strandline.server.links import Links
+from strandline.server.services import Options, Services
+from strandline.server.supervisor import Supervisor, elsewhere
+
+BACKLOG = 2_048
+STOP_WITHIN_S = 10
+SECRET_FILE = "server.key"
+ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstKeys:
+    """The keys of the first admin, which are shown once."""
+
+    access_key_id: str
+    secret: Secret
+
+
+def sealer_of(lake: Lake, configuration: Configuration) -> Sealer:
+    """What encrypts the keys of users: by a secret of the environment, or one beside an embedded lake.
+
+    Raises:
+        InvalidSettings: there is none.
+    """
+    given = [Secret(text) for text in configuration.secret_key.reveal().split(",") if text]
+    if given:
+        return Sealer(given)
+    folder = lake._settings.folder
+    if folder is not None and lake.is_embedded:
+        return Sealer([secret_file(Path(folder) / SECRET_FILE)])
+    if lake._settings.kv.reveal().startswith("memory:"):
+        return Sealer([Secret(secrets.token_urlsafe(32))])
+    raise InvalidSettings(
+        "There is no secret key to encrypt the access keys of users with.",
+        next="Set STRANDLINE_SECRET_KEY to a long random text, the same for all servers of the lake, and keep a copy: "
+        "without it all access keys are lost.",
+    )
+
+
+def make_services(lake: Lake, configuration: Configuration, address: str) -> Services:
+    """What the operations of a worker share."""
+    sealer = sealer_of(lake, configuration)
+    directory = Directory(lake._kv, lake._clock, sealer)
+    tokens = Tokens(sealer.derive("tokens"))
+    options = Options(
+        address=address,
+        s3_domain=configuration.s3_domain,
+        s3_region=configuration.s3_region,
+        s3_flat=configuration.s3_flat,
+        setup_token=configuration.setup_token,
+        is_multi=configuration.workers > 1,
+    )
+    verifier = Verifier(directory, tokens, lake._clock)
+    return Services(lake, directory, verifier, tokens, Links(sealer.derive("links")), options)
+
+
+def set_up(lake: Lake, configuration: Configuration) -> FirstKeys | None:
+    """Make the first admin if there is none; its keys, or None if it was there."""
+    directory = Directory(lake._kv, lake._clock, sealer_of(lake, configuration))
+    if directory.admin() is not None:
+        return None
+    credential, secret = directory.set_up(ADMIN)
+    return FirstKeys(credential.id, secret)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Raises:
+        StoreUnavailable: nobody can listen there.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise StoreUnavailable(
+            f"Nobody can listen on {host}:{port}: {error}.", happened="no", next="Choose another --port."
+        ) from error
+    listening.set_inheritable(True)
+    return listening
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0]).is_loopback
+    except (OSError, ValueError):
+        return False
+
+
+def refuse_open(configuration: Configuration) -> None:
+    """Raise if others could reach the server and read what passes."""
+    if is_loopback(configuration.host) or configuration.cert or configuration.behind_proxy:
+        return
+    raise InvalidSettings(
+        f"{configuration.host} can be reached from other machines, and without TLS anybody between could read keys.",
+        next="Give --cert and --key, or --behind-proxy if a proxy ends TLS, or serve on 127.0.0.1.",
+    )
+
+
+def serve(configuration: Configuration, ready: Callable[[str, FirstKeys | None], None]) -> None:
+    """Serve until the process is told to stop; what is under way is ended first.
+
+    Args:
+        ready: told the address, and the first admin's keys if they were just made, when requests are taken.
+
+    Raises:
+        InvalidSettings: the configuration cannot be served.
+        StoreUnavailable: the address is taken, or a store cannot be reached.
+    """
+    refuse_unservable(configuration)
+    with bound(configuration.host, configuration.port) as listening:
+        port = listening.getsockname()[1]
+        address = configuration.public_url or _address(configuration, port)
+        if configuration.workers == 1:
+            first = prepare(configuration)
+            _run(configuration, address, listening, functools.partial(ready, address, first))
+            return
+        told = elsewhere(lambda: _revealed(prepare(configuration)))
+        found = None if told is None else FirstKeys(told[0], Secret(told[1]))
+        workers = Supervisor(configuration.workers, lambda: _run(configuration, address, listening, lambda: None))
+        workers.run(functools.partial(ready, address, found))
+
+
+def refuse_unservable(configuration: Configuration) -> None:
+    """Raise `InvalidSettings` if a configuration cannot be served, whatever the stores say."""
+    if sys.platform == "win32":
+        raise InvalidSettings("The server does not run on Windows.", next="Use Linux, macOS or WSL.")
+    refuse_open(configuration)
+    if configuration.workers > 1 and configuration.lake.kv.reveal().startswith(("sqlite:", "memory:")):
+        raise InvalidSettings(
+            "A lake in a SQLite file, or in memory, has one worker.",
+            next="Leave --workers out, or keep the metadata in PostgreSQL or Redis.",
+        )
+
+
+def check(configuration: Configuration) -> list[tuple[str, object, str]]:
+    """What a server would be started with: each value and where it comes from.
+
+    Raises:
+        InvalidSettings, StoreUnavailable: what is wrong. Nothing is made.
+    """
+    refuse_unservable(configuration)
+    origins = configuration.origins
+    rows: list[tuple[str, object, str]] = [
+        ("lake", configuration.lake.folder or configuration.lake.kv, origins.get("lake", "the default")),
+        ("objects", configuration.lake.blob, origins.get("lake", "the default")),
+    ]
+    kept = ("lake", "origins", "secret_key", "setup_token")
+    names = [one.name for one in fields(configuration) if one.name not in kept]
+    rows += [(name, getattr(configuration, name), origins.get(name, "the default")) for name in names]
+    try:
+        with open_lake(configuration.lake) as lake:
+            directory = Directory(lake._kv, lake._clock, sealer_of(lake, configuration))
+            admin = directory.admin()
+            rows.append(("admin", admin or "none yet: the first start makes one", "the lake"))
+            if admin is not None:
+                for credential in directory.credentials(admin):  # a secret key that was lost is noticed here
+                    directory.secret_of(credential)
+    except LakeNotFound:
+        if configuration.lake.folder is None:
+            raise
+        rows.append(("admin", "none yet: the first start makes the lake and one", "the lake"))
+    with bound(configuration.host, configuration.port):
+        pass
+    if configuration.cert:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(configuration.cert, configuration.key)
+        except OSError as error:
+            raise InvalidSettings(
+                f"The certificate {configuration.cert!r} or its key cannot be used: {error}.", next="Check both files."
+            ) from error
+    return rows
+
+
+def prepare(configuration: Configuration) -> FirstKeys | None:
+    """Make the lake, if it is a folder that is not there, and the first admin; returns the keys of a new one."""
+    lake = open_lake(configuration.lake, create=configuration.lake.folder is not None)
+    with lake:
+        lake._kv.set(*SERVED, b"1")
+        return set_up(lake, configuration)
+
+
+def _revealed(first: FirstKeys | None) -> tuple[str, str] | None:
+    return None if first is None else (first.access_key_id, first.secret.reveal())
+
+
+def _address(configuration: Configuration, port: int) -> str:
+    host = configuration.host if configuration.host not in ("0.0.0.0", "::") else socket.gethostname()
+    return f"{'https' if configuration.cert else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def _run(configuration: Configuration, address: str, listening: socket.socket, announce: Callable[[], None]) -> None:
+    make = functools.partial(make_app, configuration, address)
+    application = AsgiApp(make)
+    config = uvicorn.Config(
+        application,
+        loop="uvloop",
+        http=functools.partial(_protocol, application) if configuration.http == "own" else "httptools",  # type: ignore[arg-type]
+        interface="asgi3",
+        lifespan="on",
+        proxy_headers=False,
+        server_header=False,
+        log_level="warning",
+        access_log=False,
+        timeout_graceful_shutdown=STOP_WITHIN_S,
+        ssl_certfile=configuration.cert or None,
+        ssl_keyfile=configuration.key or None,
+        backlog=BACKLOG,
+    )
+    # the server raises the signal that ended it once more: by then it shall not end the process, which cleans up
+    before = {one: signal.signal(one, lambda *_: None) for one in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        _Server(config, announce).run(sockets=[listening])
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, announce: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce()
+
+
+def make_app(configuration: Configuration, address: str) -> App:
+    """The application of a worker, with a lake of its own."""
+    lake = open_lake(configuration.lake)
+    app = App(make_services(lake, configuration, address))
+    app.connections.trusted_proxies = frozenset(configuration.trusted_proxies)
+    app.access_log = configuration.access_log
+    app.services.verifier.look()
+    # what is here stays: a collection of garbage that walks over it again and again is felt by every request
+    gc.collect()
+    gc.freeze()
+    return app
+
+
+def _protocol(application: AsgiApp, *, server_state: Any, **_: Any) -> Http1:
+    assert application.app is not None
+    return Http1(application.app.connections, server_state)

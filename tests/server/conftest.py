@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import strandline
+from strandline.lake import Lake
+from tests.harness.serving import Served, serving
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server on a lake in a folder, for all tests that do not stop it."""
+    with serving(tmp_path_factory.mktemp("served"), "lake") as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def lake(served: Served) -> Iterator[Lake]:
+    """The server's lake, opened by the library beside it."""
+    with strandline.open(served.folder, synced=False) as opened:
+        yield opened
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path

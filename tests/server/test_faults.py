@@ -1,0 +1,361 @@
+"""What reviewers broke: each of these was a fault once."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import socket
+import threading
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from strandline.errors import StrandlineError
+from strandline.iam.records import Statement
+from strandline.lake import Lake
+from strandline.redaction import Secret
+from strandline.repository.branch import Branch
+from strandline.server.messages import Request
+from tests.harness.serving import Served, serving, stop
+from tests.server.inside import BASE, Asked, body_of, inside, run
+from tests.server.test_http1 import HEAD, auth, connected, exchange, received, status
+from tests.server.test_lanes import Sent, entry
+from tests.server.test_lanes import run as in_lanes
+
+pytestmark = pytest.mark.server
+OBJECTS = b"/api/v1/repositories/faults/branches/main/objects"
+
+
+@pytest.fixture
+def main(lake: Lake) -> Branch:
+    return lake.repository("faults", create=True).branch("main")
+
+
+def test_a_body_that_nobody_asked_for_does_not_eat_the_answer(served: Served, main: Branch) -> None:
+    raw = b"GET /api/v1/repositories/faults/refs/main/objects/stat?path=nope HTTP/1.1\r\nHost: x\r\n" + auth(served)
+    assert status(exchange(served, raw + b"Content-Length: 2\r\n\r\n{}")) == 404
+
+
+def test_large_bodies_from_callers_that_are_not_remembered(served: Served, main: Branch) -> None:
+    body = json.dumps({"access_key_id": served.key, "secret_access_key": served.secret}).encode()
+    login = urllib.request.Request(
+        f"{served.address}/api/v1/auth/login", body, {"Content-Type": "application/json"}, method="POST"
+    )
+    with urllib.request.urlopen(login) as response:
+        token = json.load(response)["token"]
+    data = bytes(20 << 20)
+    for n in range(4):
+        request = urllib.request.Request(
+            f"{served.address}{OBJECTS.decode()}?path=large{n}",
+            data,
+            {"Authorization": f"Bearer {token}"},
+            method="POST",
+        )
+        with urllib.request.urlopen(request, timeout=20) as response:
+            assert response.status == 201
+
+
+def test_a_client_that_reads_nothing_fills_no_memory(served: Served) -> None:
+    def rss() -> int:
+        return int(Path(f"/proc/{served.process.pid}/statm").read_text().split()[1]) * 4096
+
+    before = rss()
+    with connected(served) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(1)
+        request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+        try:
+            for _ in range(2_000):
+                sock.sendall(request)
+        except TimeoutError:
+            pass  # the server reads no more
+        time.sleep(0.5)
+        assert rss() - before < 60 << 20
+    assert status(exchange(served, HEAD + b"\r\n")) == 204
+
+
+def test_what_others_wrote_is_no_header(served: Served, main: Branch) -> None:
+    for checksum in ("x\r\nX-Injected: 1", 'x"y', "ü", "", "x" * 500):
+        given = {"staging": {"physical_address": "s3://b/k"}, "checksum": checksum, "size_bytes": 1}
+        raw = json.dumps(given).encode()
+        place = b"PUT /api/v1/repositories/faults/branches/main/staging/backing?path=h HTTP/1.1\r\nHost: x\r\n"
+        answer = exchange(served, place + auth(served) + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+        assert status(answer) == 400, answer
+    # and what came by the library stands in no header of its own either
+    import msgspec
+
+    entry = msgspec.structs.replace(
+        entry_of(main), checksum="etag:x\r\nX-Injected: 1", user_metadata='{"a":"b\\r\\nX: 1"}'
+    )
+    main.stage("odd", entry)
+    raw = b"HEAD /api/v1/repositories/faults/refs/main/objects?path=odd HTTP/1.1\r\nHost: x\r\n" + auth(served)
+    answer = exchange(served, raw + b"Connection: close\r\n\r\n")
+    assert status(answer) == 200
+    assert b"\nX" not in answer.replace(b"\nX-Request-ID", b"").replace(b"\nX-Content-Type", b"")
+
+
+def entry_of(main: Branch) -> Any:
+    from strandline.tree.rows import Entry
+
+    info = main.put("plain", b"plain")
+    return Entry(info.physical_address, info.size, info.checksum, info.modified_at_us)
+
+
+def test_a_fault_does_not_stop_a_lane(main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Branch.stage_each
+    calls: list[int] = []
+
+    def fail_once(self: Branch, rows: Any) -> int:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError("a fault")
+        return plain(self, rows)
+
+    monkeypatch.setattr(Branch, "stage_each", fail_once)
+
+    async def test(sent: Sent) -> None:
+        sent.send(0, "p0")
+        await sent.settled(1)
+        sent.send(1, "p1")
+        await sent.settled(2)
+
+    for inline in (True, False):
+        calls.clear()
+        outcomes = in_lanes(test, main, inline=inline).outcomes
+        assert isinstance(outcomes[0], OSError)
+        assert outcomes[1] is None
+    assert entry().size == 0
+
+
+def test_a_late_body_is_judged_by_what_holds_then() -> None:
+    """The head comes from a user that may; the end of its body from one that was deleted."""
+
+    class Late(Asked):
+        __slots__ = ("then",)
+
+        def collect(self, most: int, then: Any, more: Any = None) -> None:
+            self.then = then
+
+    async def test() -> None:
+        with inside() as server:
+            server.lake.create_repository("repo")
+            for path, body in (
+                (f"{BASE}/auth/users", b'{"id": "new"}'),
+                (f"{BASE}/repositories/repo/branches/main/objects?path=x", b"x"),
+            ):
+                for headers in ({}, {b"if-none-match": b"*"}):
+                    login = server.user("bob", "AuthFullAccess", "FSFullAccess")
+                    token = b"Basic " + base64.b64encode(":".join(login).encode())
+                    given = {b"host": b"x", b"authorization": token, b"content-length": b"5", **headers}
+                    exchange = Late(Request("POST", path.encode(), given, "127.0.0.1"), body)
+                    server.app.begin(exchange)
+                    while not hasattr(exchange, "then"):
+                        await asyncio.sleep(0.01)
+                    server.directory.delete_user("bob")
+                    server.services.verifier.look()
+                    exchange.then(body)
+                    response = await asyncio.wait_for(exchange.answer, 10)
+                    assert response.status == 401, (path, response.body)
+            assert not server.lake.repository("repo").branch("main").exists("x")
+
+    run(test())
+
+
+def test_tokens_are_of_one_user_and_one_key() -> None:
+    async def test() -> None:
+        with inside() as server:
+
+            async def asks(token: str) -> int:
+                response = await server.ask(
+                    "GET", f"{BASE}/user", headers={"Authorization": f"Bearer {token}"}, login=None
+                )
+                return response.status
+
+            async def logs_in(login: tuple[str, str]) -> str:
+                given = json.dumps({"access_key_id": login[0], "secret_access_key": login[1]}).encode()
+                response = await server.ask("POST", f"{BASE}/auth/login", given, login=None)
+                return str(json.loads(body_of(response))["token"])
+
+            login = server.user("bob", "AuthManageOwnCredentials")
+            token = await logs_in(login)
+            assert await asks(token) == 200
+            server.directory.delete_user("bob")
+            assert await asks(token) == 401
+            again = server.user("bob", "AuthManageOwnCredentials")  # another one, with the name of the first
+            assert await asks(token) == 401
+            token = await logs_in(again)
+            assert await asks(token) == 200
+            server.directory.delete_credential("bob", again[0])
+            assert await asks(token) == 401
+
+    run(test())
+
+
+def test_a_list_gives_out_links_only_to_what_may_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        with inside() as server:
+            main = server.lake.create_repository("repo").branch("main")
+            main.put("a/open", b"1")
+            main.put("secret", b"2")
+            place = "arn:lakefs:fs:::repository/repo"
+            statements = (
+                Statement("allow", ("fs:ListObjects",), place),
+                Statement("allow", ("fs:ReadObject",), f"{place}/object/a/*"),
+            )
+            server.directory.create_policy("lists", statements)
+            login = server.user("lister", "lists")
+            response = await server.ask(
+                "GET", f"{BASE}/repositories/repo/refs/main/objects/ls?presign=true", login=login
+            )
+            rows = {one["path"]: one["physical_address"] for one in json.loads(body_of(response))["results"]}
+            assert "/links/" in rows["a/open"]
+            assert rows["secret"].startswith("mem://")
+
+    run(test())
+
+
+def test_addresses_that_no_client_may_name(served: Served, main: Branch) -> None:
+    wrong = (
+        "file:///etc/passwd",
+        "FILE:///etc/passwd",
+        "File://localhost/etc/passwd",
+        "s3://b/k?endpoint=http://127.0.0.1:1",
+        "s3://user:word@b/k",
+        "s3://b/k#x",
+        "http://127.0.0.1:1/x",
+        "memory://x/y",
+        "S3://b/k",
+        "s3://",
+        "/etc/passwd",
+    )
+    for address in wrong:
+        one = {"physical_address": address, "checksum": "x", "size_bytes": 1}
+        for method, path, body in (
+            (b"PUT", OBJECTS + b"?path=x", one),
+            (b"PUT", OBJECTS.replace(b"objects", b"staging/backing") + b"?path=x", {**one, "staging": one}),
+            (b"POST", OBJECTS + b"/stage", {"objects": [{**one, "path": "x"}]}),
+        ):
+            raw = json.dumps(body).encode()
+            head = method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + auth(served)
+            answer = exchange(served, head + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
+            assert status(answer) == 400, (address, answer)
+    assert not main.exists("x")
+
+
+def test_odd_times_break_no_list(served: Served, main: Branch) -> None:
+    import msgspec
+
+    raw = b'{"objects": [{"path": "t", "physical_address": "s3://b/k", "checksum": "x", "size_bytes": 1, "mtime": %d}]}'
+    for moment in (-1, 9_000_000_000_000):
+        body = raw % moment
+        head = b"POST " + OBJECTS + b"/stage HTTP/1.1\r\nHost: x\r\n" + auth(served)
+        assert status(exchange(served, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)) == 400
+    from tests.server.tools import boto_client
+
+    s3 = boto_client(served)
+    for moment in (-(10**15), 9 * 10**18):
+        main.stage("times/odd", msgspec.structs.replace(entry_of(main), modified_at=moment))
+        assert s3.list_objects_v2(Bucket="faults", Prefix="main/times/")["KeyCount"] == 1
+        assert s3.head_object(Bucket="faults", Key="main/times/odd")["ContentLength"] == 5
+        stat = b"GET /api/v1/repositories/faults/refs/main/objects?path=times/odd HTTP/1.1\r\nHost: x\r\n" + auth(
+            served
+        )
+        assert status(exchange(served, stat + b"\r\n")) == 200
+
+
+def test_a_stranger_locks_nobody_out() -> None:
+    with inside() as server:
+        verifier = server.services.verifier
+
+        def shows(secret: str, peer: str) -> str:
+            token = b"Basic " + base64.b64encode(f"{server.key}:{secret}".encode())
+            try:
+                return verifier.verify(Request("GET", b"/", {b"authorization": token}, peer)).user
+            except StrandlineError as error:
+                return str(getattr(error, "status", ""))
+
+        assert [shows("wrong" * 8, "10.0.0.1") for _ in range(12)][-1] == "429"
+        assert shows(server.secret, "10.0.0.2") == "admin"
+        assert [shows("wrong" * 8, f"10.0.1.{n}") for n in range(120)][-1] == "429"
+        assert Secret("x") == Secret("x")
+
+
+def test_trailers_are_no_headers(served: Served, main: Branch) -> None:
+    head = b"POST " + OBJECTS + b"?path=trailer HTTP/1.1\r\nHost: x\r\n" + auth(served)
+    raw = head + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Lakefs-Meta-Trailer: no\r\n\r\n"
+    assert status(exchange(served, raw)) == 201
+    assert main.stat("trailer").metadata == {}
+
+
+def test_a_bad_request_behind_a_good_one_keeps_its_answer(served: Served, main: Branch) -> None:
+    head = b"POST " + OBJECTS + b"?path=good HTTP/1.1\r\nHost: x\r\n" + auth(served) + b"Content-Length: 1\r\n\r\nx"
+    for bad in (b"garbage\r\n\r\n", HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n"):
+        answer = exchange(served, head + bad)
+        assert status(answer) == 201, answer
+    many = exchange(served, (HEAD + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n") * 50, count=50)
+    assert many.count(b"HTTP/1.1 204") == 50
+
+
+def test_a_server_ends_although_a_body_is_still_coming(tmp_path: Path) -> None:
+    with serving(tmp_path, "lake") as served:
+        import strandline
+
+        with strandline.open(served.folder, synced=False) as lake:
+            lake.create_repository("faults")
+        with connected(served) as sock:
+            head = b"POST " + OBJECTS + b"?path=x HTTP/1.1\r\nHost: x\r\n" + auth(served)
+            sock.sendall(head + b"Content-Length: 50000000\r\n\r\n" + bytes(5 << 20))
+            time.sleep(0.3)
+            began = time.monotonic()
+            assert stop(served) == 0
+            assert time.monotonic() - began < 25
+
+
+def test_idle_heads_hold_no_threads(served: Served, main: Branch) -> None:
+    head = b"POST " + OBJECTS + b"?path=idle HTTP/1.1\r\nHost: x\r\n" + auth(served)
+    held = []
+    try:
+        for _ in range(140):
+            sock = connected(served)
+            sock.sendall(head + b"Content-Length: 100000000\r\n\r\n")
+            held.append(sock)
+        data = bytes(3 << 20)
+        raw = head.replace(b"path=idle", b"path=through") + b"Content-Length: %d\r\n\r\n" % len(data) + data
+        with connected(served) as sock:
+            threading.Thread(target=sock.sendall, args=(raw,), daemon=True).start()
+            assert status(received(sock)) == 201
+    finally:
+        for sock in held:
+            sock.close()
+
+
+def test_what_is_not_done_is_not_accepted(served: Served, main: Branch) -> None:
+    """A write that asks for encryption, tags or a lock is refused: nobody must believe that it has them."""
+    from botocore.exceptions import ClientError
+
+    from tests.server.tools import boto_client
+
+    s3 = boto_client(served)
+    main.put("unkept/source", b"x")
+    asked: list[dict[str, Any]] = [
+        {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": "k"},
+        {"Tagging": "a=b"},
+        {"ObjectLockMode": "GOVERNANCE", "ObjectLockRetainUntilDate": "2030-01-01"},
+        {"ACL": "public-read"},
+    ]
+    for more in asked:
+        for call in (
+            lambda more=more: s3.put_object(Bucket="faults", Key="main/unkept/x", Body=b"x", **more),
+            lambda more=more: s3.create_multipart_upload(Bucket="faults", Key="main/unkept/x", **more),
+            lambda more=more: s3.copy_object(
+                Bucket="faults", Key="main/unkept/x", CopySource="faults/main/unkept/source", **more
+            ),
+        ):
+            with pytest.raises(ClientError, match="NotImplemented"):
+                call()
+    assert [one.path for one in main.list("unkept/")] == ["unkept/source"]
+    s3.put_object(Bucket="faults", Key="main/unkept/x", Body=b"x", ACL="private")

@@ -1,0 +1,231 @@
+"""The permission matrix: every operation of both interfaces, with every kind of caller.
+
+A row of the table without a case here fails. What is refused has changed nothing: no store saw a write.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from strandline.iam.policy import Need, Needs
+from strandline.iam.records import Statement
+from strandline.kv.memory import MemoryStore
+from strandline.server.messages import Response
+from strandline.server.operation import Operation
+from strandline.server.rest.table import OPERATIONS
+from strandline.server.s3.operation import S3Operation
+from strandline.server.s3.table import OPERATIONS as S3_OPERATIONS
+from tests.server.inside import BASE, Inside, body_of, inside, run
+
+VALUES = {
+    "repository": "repo",
+    "branch": "dev",
+    "ref": "main",
+    "tag": "v1",
+    "commit": "main",
+    "left": "main",
+    "right": "main",
+    "source": "main",
+    "destination": "main",
+    "user": "somebody",
+    "group": "crew",
+    "policy": "rules",
+    "credential": "AKIANOBODY",
+}
+QUERIES = {"path": "x", "dest_path": "y", "ref": "main"}
+OPEN = [one for one in OPERATIONS if one.needs is None]
+GUARDED = [one for one in OPERATIONS if one.needs is not None]
+REFUSED = (401, 403)
+
+
+def target_of(operation: Operation, **others: str) -> str:
+    """An address of an operation, with all that it requires."""
+    path = operation.path
+    for name, value in (VALUES | others).items():
+        path = path.replace(f"{{{name}}}", value)
+    fields = operation.query.__struct_fields__
+    query = "&".join(f"{name}={others.get(name, value)}" for name, value in QUERIES.items() if name in fields)
+    return f"{BASE}{path}" + (f"?{query}" if query else "")
+
+
+def needs_of(needs: Needs) -> list[Need]:
+    """The single needs of a tree of them."""
+    return [needs] if isinstance(needs, Need) else [one for need in needs.needs for one in needs_of(need)]
+
+
+def allowing(needs: Needs) -> tuple[Statement, ...]:
+    """Statements that allow exactly what is needed, on exactly the resources of `target_of`."""
+    values = VALUES | QUERIES | {"ref": "main", "user_name": "caller"}
+    return tuple(Statement("allow", (need.action,), need.resource.format_map(values)) for need in needs_of(needs))
+
+
+def denying(needs: Needs) -> tuple[Statement, ...]:
+    return tuple(Statement("deny", (need.action,), "*") for need in needs_of(needs))
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setattr("strandline.server.rest.face.REVOKED_AFTER_S", 0.0)  # how long is tested elsewhere
+    with inside() as made:
+        repository = made.lake.create_repository("repo")
+        main = repository.branch("main")
+        main.put("x", b"content")
+        main.commit("first")
+        repository.create_tag("v1", "main")
+        repository.create_branch("dev")
+        made.lake.create_repository("other").branch("main").put("x", b"content")
+        made.directory.create_user("somebody")
+        made.directory.create_group("crew")
+        made.directory.create_policy("rules", (Statement("allow", ("fs:ReadObject",), "*"),))
+        yield made
+
+
+def is_refused(response: Response) -> bool:
+    return response.status in REFUSED
+
+
+def writes(server: Inside) -> dict[Any, Any]:
+    """All that the key-value store holds, but for what time alone changes."""
+    store: Any = server.lake._kv
+    while hasattr(store, "_store"):
+        store = store._store
+    assert isinstance(store, MemoryStore)
+    return {name: dict(partition.values) for name, partition in store._partitions.items()}
+
+
+async def refused_without_a_trace(server: Inside, operation: Operation, target: str, login: Any) -> None:
+    before = writes(server)
+    response = await server.ask(operation.method, target, b"{}", login=login)
+    assert is_refused(response), (operation.id, target, response.status)
+    assert writes(server) == before
+
+
+@pytest.mark.parametrize("operation", GUARDED, ids=lambda one: one.id)
+def test_who_may_call_an_operation(operation: Operation, server: Inside) -> None:
+    assert operation.needs is not None
+    needs = operation.needs
+
+    async def test() -> None:
+        target = target_of(operation)
+        server.directory.create_policy("just-this", allowing(needs))
+        server.directory.create_policy("not-this", denying(needs))
+        may = server.user("caller", "just-this")
+        may_not = server.user("nobody")
+        denied = server.user("denied", "FSFullAccess", "AuthFullAccess", "RepoManagementFullAccess", "not-this")
+
+        # anonymous, a wrong secret, a token that is none, a key without policies, a denial over an allowance
+        await refused_without_a_trace(server, operation, target, None)
+        await refused_without_a_trace(server, operation, target, (server.key, "wrong" * 8))
+        await refused_without_a_trace(server, operation, target, may_not)
+        await refused_without_a_trace(server, operation, target, denied)
+        garbage = await server.ask(operation.method, target, b"{}", {"Authorization": "Bearer x.y.z"}, login=None)
+        assert is_refused(garbage)
+
+        # allowed on one resource, and so not on another
+        if any("{repository}" in need.resource for need in needs_of(needs)):
+            await refused_without_a_trace(server, operation, target_of(operation, repository="other"), may)
+        if any("{path}" in need.resource for need in needs_of(needs)):
+            await refused_without_a_trace(server, operation, target_of(operation, path="elsewhere"), may)
+        allowed = await server.ask(operation.method, target, b"{}", login=may)
+        if operation.id not in (
+            "createBranch",
+            "createTag",
+            "createRepository",
+        ):  # these need more, as their bodies say
+            assert not is_refused(allowed), (operation.id, allowed.status, allowed.body)
+
+        # a key that was made void, a user that was deleted
+        server.directory.delete_credential("caller", may[0])
+        server.services.verifier.look()
+        await refused_without_a_trace(server, operation, target, may)
+        server.directory.delete_user("denied")
+        server.services.verifier.look()
+        await refused_without_a_trace(server, operation, target, denied)
+
+    run(test())
+
+
+def test_operations_that_anybody_may_call_are_few() -> None:
+    assert {one.id for one in OPEN} == {"healthCheck", "getSetupState", "setup", "getAuthCapabilities", "login"}
+
+
+def test_bodies_are_judged_too(server: Inside) -> None:
+    """What a body names needs its own permission: a branch, a tag, a namespace, each path of many."""
+
+    async def test() -> None:
+        statements = (Statement("allow", ("fs:Read*", "fs:List*", "fs:CreateRepository"), "*"),)
+        server.directory.create_policy("reads", statements)
+        login = server.user("reader", "reads")
+        cases = {
+            "branches": {"name": "new", "source": "main"},
+            "tags": {"id": "new", "ref": "main"},
+        }
+        for noun, body in cases.items():
+            response = await server.ask(
+                "POST", f"{BASE}/repositories/repo/{noun}", json.dumps(body).encode(), login=login
+            )
+            assert is_refused(response), noun
+        made = {"name": "new-repo", "storage_namespace": "mem://new"}
+        response = await server.ask("POST", f"{BASE}/repositories", json.dumps(made).encode(), login=login)
+        assert is_refused(response)
+        paths = json.dumps({"paths": ["x"]}).encode()
+        place = f"{BASE}/repositories/repo/branches/main/objects"
+        response = await server.ask("POST", f"{place}/delete", paths, login=login)
+        assert json.loads(body_of(response))["errors"][0]["status_code"] == 401
+        assert server.lake.repository("repo").branch("main").exists("x")
+        foreign = {"physical_address": "s3://secret/x", "checksum": "1", "size_bytes": 1}
+        server.directory.create_policy("writes", (Statement("allow", ("fs:WriteObject",), "*"),))
+        server.directory.attach("writes", "user", "reader")
+        server.services.verifier.look()
+        response = await server.ask("PUT", f"{place}?path=stolen", json.dumps(foreign).encode(), login=login)
+        assert is_refused(response), "whoever may write an object may not read what the server can"
+
+    run(test())
+
+
+S3_TARGETS = {"service": "/", "bucket": "/repo", "object": "/repo/main/x"}
+
+
+@pytest.mark.parametrize("operation", S3_OPERATIONS, ids=lambda one: one.id)
+def test_who_may_call_an_operation_of_s3(operation: S3Operation, server: Inside) -> None:
+    async def test() -> None:
+        query = "&".join(f"{name}=1" if name in ("partNumber",) else f"{name}=" for name in operation.asks)
+        target = S3_TARGETS[operation.level] + (f"?{query}" if query else "")
+        headers = {"x-amz-copy-source": "/repo/main/x"} if operation.header else {}
+        before = writes(server)
+        nobody = server.user("nobody")
+        server.directory.create_policy("not-this", denying(operation.needs))
+        denied = server.user("denied", "FSFullAccess", "RepoManagementFullAccess", "not-this")
+        elsewhere = tuple(
+            Statement("allow", (need.action,), "arn:lakefs:fs:::repository/other*")
+            for need in needs_of(operation.needs)
+        )
+        server.directory.create_policy("elsewhere", elsewhere)
+        other = server.user("other", "elsewhere")
+        before = writes(server)
+        for login in (nobody, denied, other, (server.key, "wrong" * 8), ("AKIAUNKNOWN", "x" * 20)):
+            response = await server.sign(operation.method, target, b"", login, **headers)
+            assert response.status == 403, (operation.id, login[0], response.status)
+        anonymous = await server.ask(operation.method, target, headers=headers, login=None)
+        assert anonymous.status == 403
+        assert writes(server) == before
+        server.directory.create_policy("just-this", allowing(operation.needs))
+        may = server.user("caller", "just-this")
+        response = await server.sign(operation.method, target, b"", may, **headers)
+        if not operation.header:  # a copy reads as well
+            assert response.status != 403, (operation.id, response.body)
+
+    run(test())
+
+
+def test_each_row_of_both_tables_says_what_it_needs() -> None:
+    for operation in GUARDED:
+        assert operation.needs is not None
+        for need in needs_of(operation.needs):
+            assert need.action.partition(":")[0] in ("fs", "auth", "branches", "retention", "strandline")
+            need.resource.format_map(VALUES | QUERIES | {"user_name": "x"})
+    for row in S3_OPERATIONS:
+        assert needs_of(row.needs)

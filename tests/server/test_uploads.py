@@ -1,0 +1,332 @@
+"""Multipart uploads: parts in any order, several attempts, several workers, late writers, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import random
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import strandline
+from strandline.errors import Contention, PreconditionFailed, StoreUnavailable, StrandlineError
+from strandline.lake import open_lake
+from strandline.repository.branch import Branch
+from strandline.server.uploads import (
+    LASTS_US,
+    PART_MIN_BYTES,
+    PARTITION,
+    REMEMBERED_US,
+    TAKEN_OVER_AFTER_US,
+    Uploads,
+)
+from strandline.settings import find_settings
+from strandline.testing.clock import ManualClock
+
+SIZE = PART_MIN_BYTES
+
+
+@pytest.fixture(params=["folder", "memory"])
+def branch(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    place = tmp_path / "lake" if request.param == "folder" else "memory://"
+    with strandline.open(place, create=True, synced=False) as lake:
+        yield lake.repository("repo", create=True).branch("main")
+
+
+def part(n: int, size: int = SIZE) -> bytes:
+    return bytes([n % 251]) * size
+
+
+def put(uploads: Uploads, branch: Branch, id: str, n: int, data: bytes, size: int | None = None) -> str:
+    return uploads.put(branch, "x", id, n, io.BytesIO(data), len(data) if size is None else size).md5
+
+
+def uploads_of(branch: Branch) -> Uploads:
+    return Uploads(branch._core.stores.kv)
+
+
+def begun(branch: Branch) -> tuple[Uploads, str]:
+    uploads = uploads_of(branch)
+    return uploads, uploads.begin(branch, "x", "me", "text/plain", '{"k":"v"}').id
+
+
+def files(branch: Branch) -> set[str]:
+    return set(branch._core.resolver.namespace.list_keys("data/"))
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 3, 1)])
+def test_parts_in_any_order(branch: Branch, order: tuple[int, ...]) -> None:
+    uploads, id = begun(branch)
+    held = {1: part(1), 2: part(2), 3: b"the end"}
+    md5 = {n: put(uploads, branch, id, n, held[n]) for n in order}
+    done = uploads.complete(branch, "x", id, [(n, md5[n]) for n in (1, 2, 3)])
+    assert branch.read("x") == b"".join(held[n] for n in (1, 2, 3))
+    expected = hashlib.md5(b"".join(bytes.fromhex(md5[n]) for n in (1, 2, 3))).hexdigest()
+    assert done.etag == f"{expected}-3"
+    info = branch.stat("x")
+    assert (info.content_type, info.metadata, info.checksum) == ("text/plain", {"k": "v"}, f"etag:{done.etag}")
+    assert files(branch) == {info.physical_address}  # nothing is left of the parts
+    assert uploads.complete(branch, "x", id, [(1, md5[1])]) == done  # the same answer, whatever is asked again
+
+
+def test_on_a_disk_completing_cuts_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with strandline.open(tmp_path, create=True, synced=False) as lake:
+        branch = lake.repository("repo", create=True).branch("main")
+        uploads, id = begun(branch)
+        md5 = [put(uploads, branch, id, n, part(n)) for n in (1, 2, 3)]
+        before = files(branch)
+        assert len(before) == 1
+        blobs = branch._core.resolver.namespace
+        monkeypatch.setattr(blobs, "put", lambda *_: pytest.fail("bytes were copied"))
+        uploads.complete(branch, "x", id, [(n + 1, md5[n]) for n in range(3)])
+        assert files(branch) == before
+        monkeypatch.undo()
+        assert branch.read("x") == part(1) + part(2) + part(3)
+
+
+def test_parts_that_come_again(branch: Branch) -> None:
+    """The last one counts, and what is not named is left out."""
+    uploads, id = begun(branch)
+    put(uploads, branch, id, 1, part(9))
+    md5 = {n: put(uploads, branch, id, n, part(n, SIZE + n)) for n in (1, 3, 5, 8)}
+    uploads.complete(branch, "x", id, [(n, md5[n]) for n in (1, 5, 8)])
+    assert branch.read("x") == part(1, SIZE + 1) + part(5, SIZE + 5) + part(8, SIZE + 8)
+    # the first attempt at part 1 may be garbage, which a collection finds: somebody may just have been reading it
+    assert branch.stat("x").physical_address in files(branch)
+    assert len(files(branch)) <= 2
+
+
+def test_what_is_refused(branch: Branch) -> None:
+    uploads, id = begun(branch)
+    md5 = [put(uploads, branch, id, n, part(n)) for n in (1, 2)]
+    small = put(uploads, branch, id, 3, b"small")
+    cases: list[tuple[list[tuple[int, str]], str]] = [
+        ([], "MalformedXML"),
+        ([(2, md5[1]), (1, md5[0])], "InvalidPartOrder"),
+        ([(1, md5[0]), (1, md5[0])], "InvalidPartOrder"),
+        ([(1, md5[1])], "InvalidPart"),
+        ([(7, md5[0])], "InvalidPart"),
+        ([(3, small), (4, small)], "InvalidPart"),
+    ]
+    for wanted, code in cases:
+        with pytest.raises(StrandlineError) as caught:
+            uploads.complete(branch, "x", id, wanted)
+        assert caught.value.s3_code == code  # type: ignore[attr-defined]
+    again = put(uploads, branch, id, 4, b"last")
+    with pytest.raises(StrandlineError) as caught:
+        uploads.complete(branch, "x", id, [(3, small), (4, again)])
+    assert caught.value.s3_code == "EntityTooSmall"  # type: ignore[attr-defined]
+    for path, other in (("y", id), ("x", "0" * 40), ("x", "../" + id)):
+        with pytest.raises(StrandlineError) as caught:
+            uploads.complete(branch, path, other, [(1, md5[0])])
+        assert caught.value.s3_code == "NoSuchUpload"  # type: ignore[attr-defined]
+    for n in (0, 10_001, -1):
+        with pytest.raises(StrandlineError):
+            put(uploads, branch, id, n, b"x")
+    assert not branch.exists("x")
+    uploads.complete(branch, "x", id, [(1, md5[0]), (3, small)])
+    assert branch.read("x") == part(1) + b"small"
+    for call in (lambda: put(uploads, branch, id, 5, b"late"), lambda: uploads.abort(branch, "x", id)):
+        with pytest.raises(StrandlineError) as caught:
+            call()
+        assert caught.value.s3_code == "NoSuchUpload"  # type: ignore[attr-defined]
+
+
+def test_a_part_that_is_longer_than_it_says_spoils_nothing(branch: Branch) -> None:
+    uploads, id = begun(branch)
+    md5 = {n: put(uploads, branch, id, n, part(n)) for n in (1, 3)}
+    with pytest.raises(StrandlineError):
+        put(uploads, branch, id, 2, part(2, SIZE + 9), size=SIZE)
+    md5[2] = put(uploads, branch, id, 2, part(2))
+    uploads.complete(branch, "x", id, [(n, md5[n]) for n in (1, 2, 3)])
+    assert branch.read("x") == part(1) + part(2) + part(3)
+
+
+def test_a_lock_refuses_and_the_upload_stays(branch: Branch) -> None:
+    uploads, id = begun(branch)
+    md5 = put(uploads, branch, id, 1, part(1))
+    repository = branch._core
+    from strandline.repository.repository import Repository
+
+    Repository(repository).protect("main", block=["stage"])
+    with pytest.raises(StrandlineError):
+        uploads.complete(branch, "x", id, [(1, md5)])
+    Repository(repository).unprotect("main")
+    uploads.complete(branch, "x", id, [(1, md5)])
+    assert branch.read("x") == part(1)
+
+
+def test_aborting_deletes_the_bytes(branch: Branch) -> None:
+    uploads, id = begun(branch)
+    put(uploads, branch, id, 1, part(1))
+    put(uploads, branch, id, 2, part(2, SIZE + 1))
+    uploads.abort(branch, "x", id)
+    assert not files(branch)
+    assert not list(branch._core.stores.kv.scan(PARTITION))
+
+
+def test_of_two_that_complete_both_get_the_answer(branch: Branch) -> None:
+    uploads, id = begun(branch)
+    wanted = [(n, put(uploads, branch, id, n, part(n))) for n in (1, 2)]
+    answers: list[Any] = []
+
+    def complete() -> None:
+        try:
+            answers.append(uploads.complete(branch, "x", id, wanted).etag)
+        except StrandlineError as error:  # pragma: no cover - says which in the assertion
+            answers.append(error)
+
+    threads = [threading.Thread(target=complete) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(map(str, answers))) == 1, answers
+    assert branch.read("x") == part(1) + part(2)
+
+
+class Late(io.RawIOBase):
+    """A part that comes when it is let."""
+
+    def __init__(self, gate: threading.Event) -> None:
+        self.gate = gate
+        self.left = [part(200, 1 << 20)] * 5
+
+    def read(self, size: int = -1) -> bytes:
+        self.gate.wait(10)
+        return self.left.pop() if self.left else b""
+
+
+def put_late(branch: Branch, id: str, number: int, gate: threading.Event) -> None:
+    body: Any = Late(gate)
+    with suppress(StrandlineError):
+        uploads_of(branch).put(branch, "x", id, number, body, SIZE)
+
+
+def test_late_writers_change_no_object(branch: Branch) -> None:
+    """A part that is still coming while its upload is completed, at each moment of its way."""
+    seeds = random.Random(7)
+    for round in range(12):
+        uploads, id = begun(branch)
+        wanted = [(n, put(uploads, branch, id, n, part(n))) for n in (1, 2)]
+        gate = threading.Event()
+        thread = threading.Thread(target=put_late, args=(branch, id, seeds.choice((1, 2, 3, 9)), gate))
+        thread.start()
+        if round % 3 == 0:
+            gate.set()
+        uploads.complete(branch, "x", id, wanted)
+        gate.set()
+        thread.join()
+        assert branch.read("x") == part(1) + part(2)
+
+
+def test_old_uploads_are_forgotten(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_lake(find_settings(tmp_path / "lake"), create=True, clock=clock) as lake:
+        branch = lake.repository("repo", create=True).branch("main")
+        uploads, id = begun(branch)
+        md5 = put(uploads, branch, id, 1, part(1))
+        uploads.complete(branch, "x", id, [(1, md5)])
+        open_one = uploads.begin(branch, "y", "me", None, None)
+        now = clock.now_us()
+        assert uploads.sweep(now + REMEMBERED_US - 10_000_000) == 0
+        assert uploads.sweep(now + REMEMBERED_US + 10_000_000) == 1
+        assert uploads.get(branch, "y", open_one.id) == open_one
+        assert uploads.sweep(now + LASTS_US + 10_000_000) == 1
+        assert not list(branch._core.stores.kv.scan(PARTITION))
+        assert branch.read("x") == part(1)
+
+
+def test_late_parts_at_each_call(tmp_path: Path) -> None:
+    """A completion right before each call of the store that a late writer makes: the object is what was completed."""
+    with strandline.open(tmp_path, create=True, synced=False) as lake:
+        branch = lake.repository("repo", create=True).branch("main")
+        kv: Any = branch._core.stores.kv
+        for at in range(12):
+            uploads, id = begun(branch)
+            wanted = [(n, put(uploads, branch, id, n, part(n))) for n in (1, 2)]
+            calls = 0
+
+            class Meeting:
+                """The store as the late writer sees it: the completion comes before one of its calls."""
+
+                def __getattr__(self, name: str, at: int = at, id: str = id, wanted: Any = wanted) -> Any:
+                    nonlocal calls
+                    if name in ("get", "set", "set_if"):
+                        calls += 1
+                        if calls == at + 1:
+                            Uploads(kv).complete(branch, "x", id, wanted)
+                    return getattr(kv, name)
+
+            store: Any = Meeting()
+            with suppress(StrandlineError):
+                Uploads(store).put(branch, "x", id, 3, io.BytesIO(part(200)), SIZE)
+            if calls <= at:
+                Uploads(kv).complete(branch, "x", id, wanted)
+            assert branch.read("x") == part(1) + part(2), at
+
+
+def test_parts_that_come_again_at_once(tmp_path: Path) -> None:
+    """Two attempts at one part, the first of which is slow: the one that ended last counts, as a whole."""
+    with strandline.open(tmp_path, create=True, synced=False) as lake:
+        branch = lake.repository("repo", create=True).branch("main")
+        uploads, id = begun(branch)
+        put(uploads, branch, id, 1, part(1))
+        gate = threading.Event()
+        thread = threading.Thread(target=put_late, args=(branch, id, 2, gate))
+        thread.start()
+        slots = branch._core.stores.kv
+        while not [key for key, _ in slots.scan(PARTITION) if key.endswith(b"/slot/00002")]:
+            pass
+        md5 = put(uploads, branch, id, 2, part(2))
+        wanted = [(1, hashlib.md5(part(1)).hexdigest()), (2, md5)]
+        done = threading.Thread(target=uploads.complete, args=(branch, "x", id, wanted))
+        done.start()
+        gate.set()
+        done.join()
+        thread.join()
+        assert branch.read("x") == part(1) + part(2)
+
+
+def test_a_completion_that_was_refused_loses_no_part(branch: Branch) -> None:
+    """A condition refuses the object of two parts; the object of all three is whole afterwards."""
+    branch.put("x", b"in the way")
+    uploads, id = begun(branch)
+    wanted = [(n, put(uploads, branch, id, n, part(n))) for n in (1, 2, 3)]
+    with pytest.raises(PreconditionFailed):
+        uploads.complete(branch, "x", id, wanted[:2], only_new=True)
+    with pytest.raises(PreconditionFailed):
+        uploads.complete(branch, "x", id, wanted, only_as="other")
+    uploads.complete(branch, "x", id, wanted)
+    assert branch.read("x") == part(1) + part(2) + part(3)
+
+
+def test_a_completion_that_died_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, or without an answer of the store, right after the object was staged."""
+    clock = ManualClock()
+    with open_lake(find_settings(tmp_path / "lake"), create=True, clock=clock) as lake:
+        branch = lake.repository("repo", create=True).branch("main")
+        uploads, id = begun(branch)
+        wanted = [(n, put(uploads, branch, id, n, part(n))) for n in (1, 2)]
+        stage = Uploads._stage
+
+        def lost(self: Uploads, *given: Any, **more: Any) -> None:
+            stage(self, *given, **more)
+            raise StoreUnavailable("The reply was lost.", happened="unknown")
+
+        monkeypatch.setattr(Uploads, "_stage", lost)
+        with pytest.raises(StoreUnavailable):
+            uploads.complete(branch, "x", id, wanted)
+        monkeypatch.undo()
+        assert branch.read("x") == part(1) + part(2)
+        with pytest.raises(Contention):  # its bytes may be the object's
+            uploads.abort(branch, "x", id)
+        clock.advance_s(TAKEN_OVER_AFTER_US / 1e6 + 1)
+        done = uploads.complete(branch, "x", id, wanted)
+        assert done.state == "done"
+        assert branch.read("x") == part(1) + part(2)
+        assert uploads.complete(branch, "x", id, wanted) == done
