@@ -11,11 +11,20 @@ import pytest
 
 import strandline
 from strandline.branch.cell import BranchCell
+from strandline.core.upload import upload
 from strandline.errors import NotAllowed
 
-GOLDEN = ("golden_lake", "golden_lake_2", "golden_lake_3", "golden_lake_4", "golden_lake_5", "golden_lake_6")
-NOW = GOLDEN[-2:]
-"""Format 6 is written only for what needs it, beside format 5."""
+GOLDEN = (
+    "golden_lake",
+    "golden_lake_2",
+    "golden_lake_3",
+    "golden_lake_4",
+    "golden_lake_5",
+    "golden_lake_6",
+    "golden_lake_7",
+)
+NOW = GOLDEN[-3:]
+"""Formats 6 and 7 are written only for what needs them, beside format 5."""
 FOLDERS = [Path(__file__).parent / name for name in GOLDEN]
 
 
@@ -46,6 +55,12 @@ def build(folder: Path) -> None:
         main.delete("data/002.txt")
         main.compact()  # in the first one: main.reset("nothing"), which left such a tree too
         main.put("staged too.txt", "not committed either")
+        unseen = repo.create_branch("unseen", "v1", hidden=True)  # since the sixth one
+        for name in "ab":  # ETags, since the seventh one
+            key = unseen._new_key(name)
+            unseen.stage(f"tagged/{name}", upload(unseen._core, key, name, name, None, None, with_etag=True))
+            if name == "a":
+                unseen.commit("tagged")
         expected = {
             "head": main.commit_id,
             "tree": repo.ref("main@").get_commit().tree_id,
@@ -66,8 +81,14 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
         assert repo.ref("main@").get_commit().tree_id == expected["tree"]
         assert [[commit.id, commit.message] for commit in main.log()] == expected["log"]
         assert [ref.name for ref in repo.branches()] == ["main", "work"]
-        hidden = ["unseen"] if made.name == "golden_lake_6" else []  # the first format with them
+        hidden = ["unseen"] if made.name in GOLDEN[5:] else []  # the first format with them
         assert [ref.name for ref in repo.branches(hidden=True)] == ["main", *hidden, "work"]
+        if made.name in GOLDEN[6:]:  # the first one with ETags, committed and staged, in a range file of format 2
+            tags = {info.path: info.etag for info in repo.branch("unseen").list("tagged/")}
+            assert tags == {
+                "tagged/a": "0cc175b9c0f1b6a831c399e269772661",
+                "tagged/b": "92eb5ffee6ae2fec3ad71c777531578f",
+            }
         assert [rule.pattern for rule in repo.protections] == ["release-*"]
         staged = [(change.kind, change.path) for change in main.uncommitted()]
         assert staged == [("removed", "data/002.txt"), ("added", "staged too.txt"), ("added", "staged.txt")]

@@ -128,7 +128,7 @@ def test_a_file_of_somebody_else_is_corrupted(written: tuple[Path, TreeStore, Tr
 
 def test_a_range_of_a_newer_format_is_refused(written: tuple[Path, TreeStore, Tree]) -> None:
     folder, _, tree = written
-    store = rewrite(folder, tree, lambda data: parquet(SCHEMA.empty_table(), b"2"))
+    store = rewrite(folder, tree, lambda data: parquet(SCHEMA.empty_table(), b"3"))
     with pytest.raises(NewerFormat, match="Upgrade"):
         store.find(store.tree(tree.ref), "k07")
 

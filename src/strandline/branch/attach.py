@@ -11,11 +11,20 @@ from strandline.branch.attempts import Attempts, read_back, update
 from strandline.branch.cell import BranchCell, Moved, Seen
 from strandline.branch.rules.lock_rules import refuse_locked_keys, refuse_locked_ranges
 from strandline.branch.rules.ranges import Range
-from strandline.branch.rules.record import BranchRecord, LayersMoved, attach, attach_on_top, refuse_blocked, seal
+from strandline.branch.rules.record import (
+    BranchRecord,
+    LayersMoved,
+    attach,
+    attach_on_top,
+    refuse_blocked,
+    seal,
+    with_etags,
+)
 from strandline.branch.staged import write_pairs
 from strandline.branch.token_queue import QueueItem, is_condemned, put_item
 from strandline.errors import ObjectMissing, OutcomeUnknown, StoreUnavailable, StrandlineError
 from strandline.ids import StagingToken, new_id
+from strandline.tree.rows import hold_etags
 
 Pairs = Sequence[tuple[bytes, bytes]]
 
@@ -58,9 +67,9 @@ def attach_changes(at: BranchAt, compute: Callable[[BranchRecord], Computed], ra
         if not computed.pairs:
             return 0
         token, intent = _write_private(at.cell, seen.branch, computed.pairs)
-        keys = sorted(key for key, _ in computed.pairs)
-        if _try(at, seen, intent, keys, lambda now: attach(now, seen.branch, token), token, attempts):  # noqa: B023 - called within this turn
-            return len(computed.pairs)
+        pairs = computed.pairs
+        if _try(at, seen, intent, pairs, lambda now: attach(now, seen.branch, token), token, attempts):  # noqa: B023 - called within this turn
+            return len(pairs)
 
 
 def attach_pairs(at: BranchAt, pairs: Pairs) -> int:
@@ -77,7 +86,7 @@ def attach_pairs(at: BranchAt, pairs: Pairs) -> int:
             at,
             seen,
             intent,
-            keys,
+            pairs,
             lambda now: attach_on_top(now, token, StagingToken(new_id())),  # noqa: B023 - called within this turn
             token,
             attempts,
@@ -104,7 +113,7 @@ def _try(
     at: BranchAt,
     seen: Seen,
     intent: bytes,
-    keys: Sequence[bytes],
+    pairs: Pairs,
     transition: Callable[[BranchRecord], BranchRecord],
     token: StagingToken,
     attempts: Attempts,
@@ -117,8 +126,10 @@ def _try(
     record that is swapped.
 
     Args:
-        keys: sorted, of all that the token changes.
+        pairs: all that the token holds.
     """
+    keys = sorted(key for key, _ in pairs)
+    tagged = hold_etags(value for _, value in pairs)
     now = seen
     while True:
         if is_condemned(at.stores, intent):
@@ -126,7 +137,7 @@ def _try(
         try:
             refuse_blocked(now.branch, "stage", at.name)
             refuse_locked_keys(now.branch, at.name, keys)
-            at.cell.swap(now, transition(now.branch))
+            at.cell.swap(now, transition(with_etags(now.branch) if tagged else now.branch))
         except LayersMoved:
             return False
         except Moved:

@@ -28,7 +28,8 @@ from strandline.branch.token_queue import dropped, item_pair
 from strandline.errors import Advice, Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable
 from strandline.ids import CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
-from strandline.tree.store import Tree
+from strandline.tree.diff import are_alike
+from strandline.tree.store import Tree, TreeRef
 
 
 @dataclass(slots=True)
@@ -159,8 +160,8 @@ def _swap_until_decided(
         if verdict not in (Verdict.SWAP, Verdict.REPARENT):
             return None, now
         parent = at.commits.get(now.branch.head)
-        if tree.id == parent.tree_id and not draft.allow_empty:
-            if _drop_without_effect(at.cell, now, left):
+        if not draft.allow_empty and _is_nothing_new(at, now.branch, parent, tree):
+            if _drop_without_effect(at.cell, now, left, None if tree.id == parent.tree_id else tree.ref):
                 raise _nothing(at.name, "Nothing staged differs from the last commit.")
             attempts.again()
             now = at.read()
@@ -192,15 +193,27 @@ def _swap_until_decided(
         return record, now
 
 
-def _drop_without_effect(cell: BranchCell, now: Seen, left: tuple[StagingToken, ...]) -> bool:
-    """Take tokens off the record whose entries change nothing, so that they do not pile up; True if that went well."""
-    if not left and now.branch.compacted is None:
+def _is_nothing_new(at: BranchAt, branch: BranchRecord, parent: Commit, tree: Tree) -> bool:
+    if tree.id == parent.tree_id:
+        return True
+    return bool(branch.has_etags) and are_alike(at.stores.trees, at.commits.tree(parent.id), tree)
+
+
+def _drop_without_effect(
+    cell: BranchCell, now: Seen, left: tuple[StagingToken, ...], compacted: TreeRef | None
+) -> bool:
+    """Take tokens off the record whose entries change nothing, so that they do not pile up; True if that went well.
+
+    Args:
+        compacted: the tree with their ETags, if these are new: they are shown, and are no reason for a commit.
+    """
+    if not left and now.branch.compacted == compacted:
         return True
     stores = cell.stores
     if left:
         stores.kv.set_many(stores.records, [item_pair(stores, dropped(cell.name, now.branch, left))])
     try:
-        cell.swap(now, fold(now.branch, now.branch, left, None))
+        cell.swap(now, fold(now.branch, now.branch, left, compacted))
     except (Moved, LayersMoved):
         return False
     return True

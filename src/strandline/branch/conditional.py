@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from strandline.branch.at import BranchAt
-from strandline.branch.attempts import Attempts
+from strandline.branch.attempts import Attempts, update
 from strandline.branch.rules.lock_rules import refuse_locked_keys
-from strandline.branch.rules.record import BranchRecord, refuse_blocked
+from strandline.branch.rules.record import BranchRecord, refuse_blocked, with_etags
 from strandline.branch.staging import refused_too_late, unchecked
 from strandline.branch.view import Layers
 from strandline.errors import NotAllowed, OutcomeUnknown, PreconditionFailed, RangeLocked, StoreUnavailable
 from strandline.ids import CommitId, StagingToken
 from strandline.kv.store import ABSENT, PredicateFailed
-from strandline.tree.rows import TOMBSTONE, Entry, check_one, decode_staged, encode_staged
+from strandline.tree.rows import TOMBSTONE, Entry, check_one, decode_staged, encode_staged, hold_etags
 
 Condition = Callable[[Entry | None], bool]
 HEADS_MAX = 64
@@ -78,6 +78,9 @@ def stage_if(at: BranchAt, path: str, entry: Entry, condition: Condition) -> Non
             found, on_top = _without(layers, path, key, held, written_to)
             holds = condition(found)
             wanted = value if holds else encode_staged(found if found is not None else TOMBSTONE)
+            if not seen.branch.has_etags and hold_etags([wanted]):
+                update(at, with_etags)  # as in `staging`: older versions must refuse the record first
+                continue
             if holds or any(one != wanted for one in on_top):
                 kv.set_if(partition, key, wanted, ABSENT if held is None else held)
                 earlier = written_to.get(seen.branch.staging_token)

@@ -6,14 +6,15 @@ from collections.abc import Iterator
 from itertools import chain
 
 from strandline.branch.at import BranchAt
-from strandline.branch.attempts import Attempts
+from strandline.branch.attempts import Attempts, update
 from strandline.branch.cell import Seen
 from strandline.branch.locking import Pairs, what_is_left
 from strandline.branch.rules.lock_rules import locked_key, refuse_locked_keys
-from strandline.branch.rules.record import refuse_blocked
+from strandline.branch.rules.record import refuse_blocked, with_etags
 from strandline.errors import BranchGone, Contention, NotAllowed, OutcomeUnknown, RangeLocked, StoreUnavailable
 from strandline.ids import StagingToken
 from strandline.kv.store import GUARDED_MAX_BYTES, Guarded, in_part
+from strandline.tree.rows import hold_etags
 
 GUARDED_ATTEMPTS = 3
 """A guard is refused after every change of the record, and the token moves with few of them: where a branch changes
@@ -87,7 +88,8 @@ def _stage_part(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> None:
 def _allowing(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> tuple[Seen, bool]:
     """A record that allows a write, a remembered one if `fresh` is None, and whether it was read just now.
 
-    What refuses a write was read just now.
+    What refuses a write was read just now. A record in which what is staged has no ETags allows no write that has one:
+    an older version would read it as another entry. So it is swapped first, to a format that older versions refuse.
     """
     seen, is_new = (fresh, True) if fresh else at.cell.cached(at.branch_id)
     try:
@@ -96,6 +98,9 @@ def _allowing(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> tuple[Seen, boo
         if is_new:
             raise
         seen, is_new = at.read(shared=True), True
+        _refuse(at, seen, pairs)
+    if not seen.branch.has_etags and hold_etags(value for _, value in pairs):
+        seen, is_new = update(at, with_etags), True
         _refuse(at, seen, pairs)
     return seen, is_new
 

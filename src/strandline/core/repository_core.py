@@ -18,7 +18,7 @@ from strandline.branch.at import BranchAt
 from strandline.branch.cell import BranchCell
 from strandline.branch.commits import CommitLog
 from strandline.branch.compaction import compact
-from strandline.branch.rules.record import BranchRecord
+from strandline.branch.rules.record import ETAG_FORMAT, BranchRecord
 from strandline.branch.sensor import Sensor
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import sweep
@@ -80,6 +80,11 @@ class RepositoryCore:
             lambda name: (_reopen_shard, (self.reopen, name)),
             Services(self.name, self.shard_service, self.shard_upkeep, runs_upkeep=self.compacts),
         )
+
+    @property
+    def keeps_etags(self) -> bool:
+        """Whether the lake's settings allow the format that entries with ETags need."""
+        return self.max_format >= ETAG_FORMAT
 
     def cell(self, name: str) -> BranchCell:
         cell = self.cells.get(name)

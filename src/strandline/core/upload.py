@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import mimetypes
 import tempfile
@@ -30,12 +31,19 @@ def upload(
     content: Content,
     content_type: str | None,
     metadata: Mapping[str, str] | None,
+    *,
+    with_etag: bool = False,
 ) -> Entry:
-    """Store content under a fresh physical key and make its entry. Nothing is staged yet."""
+    """Store content under a fresh physical key and make its entry. Nothing is staged yet.
+
+    Args:
+        with_etag: keep its MD5 as well, by which HTTP's clients know it.
+    """
     text = check_metadata(metadata)
     check_content_type(content_type, path)
     blobs = core.resolver.namespace
     digest = blake3()
+    md5 = hashlib.md5(usedforsecurity=False) if with_etag else None
     if isinstance(content, str):
         try:
             content = content.encode()
@@ -44,6 +52,8 @@ def upload(
     if isinstance(content, bytes | bytearray | memoryview):
         body = bytes(content)
         digest.update(body)
+        if md5 is not None:
+            md5.update(body)
         size = len(body)
         blobs.put(key, body, "fresh")
     elif not isinstance(content, Path) and not hasattr(content, "read"):
@@ -53,7 +63,7 @@ def upload(
         )
     else:
         with _open(content) if isinstance(content, Path) else nullcontext(content) as source:
-            passing = _Hashed(source, path, digest)
+            passing = _Hashed(source, path, digest, md5)
             blobs.put(key, cast("BinaryIO", passing), "fresh")
             size = passing.size
     return Entry(
@@ -63,6 +73,7 @@ def upload(
         modified_at=core.stores.clock.now_us(),
         content_type=content_type or mimetypes.guess_type(path)[0],
         user_metadata=text,
+        etag=None if md5 is None else md5.hexdigest(),
     )
 
 
@@ -80,8 +91,9 @@ class _Hashed:
         size: what has passed, in bytes.
     """
 
-    def __init__(self, source: IO[bytes], path: str, digest: blake3) -> None:
+    def __init__(self, source: IO[bytes], path: str, digest: blake3, md5: Any) -> None:
         self.size = 0
+        self._md5 = md5
         self._source = source
         self._path = path
         self._digest = digest
@@ -108,6 +120,8 @@ class _Hashed:
             raise UsageError(f"The file for {self._path!r} is not binary.", next="Open it with mode 'rb'.")
         read = bytes(chunk)
         self._digest.update(read)
+        if self._md5 is not None:
+            self._md5.update(read)
         self.size += len(read)
         return read
 

@@ -33,7 +33,7 @@ SCHEMA = pa.schema(
         pa.field("change", pa.string()),
         pa.field("commit", pa.string()),
         pa.field("author", pa.string()),
-        *(field for field in OBJECTS if field.name != "path"),
+        *(field for field in OBJECTS if field.name not in ("path", "etag")),
     ]
 )
 """`change` is "added" or "removed"; a file that changed is both. The columns of the object say which bytes."""

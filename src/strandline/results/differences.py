@@ -150,8 +150,8 @@ def _infos(paths: pa.StringArray, rows: pa.Table) -> list[ObjectInfo | None]:
         for name in SCHEMA.names[1:]
     ]
     return [
-        None if checksum is None else ObjectInfo(path, address, size, checksum, modified, kind, metadata)
-        for path, address, size, checksum, modified, kind, metadata in zip(paths.to_pylist(), *columns, strict=True)
+        None if row[2] is None else ObjectInfo(path, *row)  # an object has a checksum
+        for path, *row in zip(paths.to_pylist(), *columns, strict=True)
     ]
 
 

@@ -32,6 +32,7 @@ class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
         modified_at_us: microseconds since 1970 UTC.
         user_metadata: a JSON object, or None; `metadata` has it as a dict.
         physical_address: where the bytes are: a key in the repository's storage namespace, or a URL.
+        etag: by which HTTP's clients know the content, where one of them wrote it.
     """
 
     path: str
@@ -41,6 +42,7 @@ class ObjectInfo(msgspec.Struct, frozen=True, gc=False):
     modified_at_us: Microseconds
     content_type: str | None = None
     user_metadata: str | None = None
+    etag: str | None = None
 
     @property
     def modified_at(self) -> datetime:
@@ -138,4 +140,5 @@ def as_info(path: str, entry: Any) -> ObjectInfo:
         entry.modified_at,
         entry.content_type,
         entry.user_metadata,
+        entry.etag,
     )

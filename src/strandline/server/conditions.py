@@ -56,7 +56,7 @@ def stage_conditionally(branch: Branch, path: str, entry: Entry, *, only_new: bo
     def holds(found: Entry | None) -> bool:
         if only_new:
             return found is None
-        return found is not None and matches(only_as, etag_of(found.checksum), weak=False)
+        return found is not None and matches(only_as, etag_of(found), weak=False)
 
     stage_if(branch._at, path, entry, holds)
 

@@ -1,19 +1,24 @@
-"""Checksums as HTTP shows them."""
+"""Objects' entity tags and dates as HTTP shows them."""
 
 from __future__ import annotations
 
 from email.utils import formatdate
 
+from strandline.results.rows import ObjectInfo
+from strandline.tree.rows import Entry
+
 BLAKE3_SHOWN = 32
 
 
-def etag_of(checksum: str) -> str:
-    """An object's entity tag, without quotes.
+def etag_of(found: ObjectInfo | Entry) -> str:
+    """An object's entity tag, without quotes: its MD5, or S3's form for uploads in parts, if a client wrote it.
 
-    Of a BLAKE3 checksum it is the first half and "-0": the dash says to clients of S3 that this is no MD5, which they
-    would compare with one of their own.
+    Of what a program wrote without the server it is half of the BLAKE3 checksum and "-0": the dash says to clients of
+    S3 that this is no MD5, which they would compare with one of their own.
     """
-    kind, _, value = checksum.partition(":")
+    if found.etag is not None:
+        return found.etag
+    kind, _, value = found.checksum.partition(":")
     if kind == "blake3":
         return value[:BLAKE3_SHOWN] + "-0"
     return value.strip('"') or kind

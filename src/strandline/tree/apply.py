@@ -12,7 +12,17 @@ import pyarrow.compute as pc
 
 from strandline.tree.build import TreeBuilder, ends_of_range
 from strandline.tree.chunking import natural_ends
-from strandline.tree.rows import POOL, BoolArray, Changes, IntArray, column, concat, same_identity, search
+from strandline.tree.rows import (
+    POOL,
+    BoolArray,
+    Changes,
+    IntArray,
+    column,
+    concat,
+    other_etags,
+    same_identity,
+    search,
+)
 from strandline.tree.store import Tree, TreeStore
 
 FEW_CHANGES = 32
@@ -30,7 +40,8 @@ class Applied:
 def apply(store: TreeStore, base: Tree, batches: Iterable[Changes]) -> Applied:
     """Overlay changes on a tree.
 
-    A deletion of what is not there and a copy of what is (equal identity) make no difference: the tree keeps its row.
+    A deletion of what is not there and a copy of what is (equal identity) make no difference: the tree keeps its row,
+    but for a copy with an ETag that the row does not have. That one takes its place, and still makes no difference.
     Memory: one batch, the ranges that it touches, and the ranges that wait to be written.
 
     Args:
@@ -122,12 +133,12 @@ class _Overlay:
 
 
 def _splice(
-    base: pa.Table, rows: pa.Table, positions: IntArray, found: BoolArray, useful: BoolArray, added: BoolArray
+    base: pa.Table, rows: pa.Table, positions: IntArray, found: BoolArray, placed: BoolArray, added: BoolArray
 ) -> pa.Table:
     """The same as taking rows by index, with one copy instead of two: slices of both sides, put in a row."""
     pieces: list[pa.Table] = []
     passed = 0
-    for i in np.flatnonzero(useful):
+    for i in np.flatnonzero(placed):
         at = int(positions[i])
         if at > passed:
             pieces.append(base.slice(passed, at - passed))
@@ -150,24 +161,28 @@ def overlay_rows(base: pa.Table, base_ends: BoolArray, changes: Changes) -> tupl
     """
     positions, found = search(column(base, "path"), changes.paths)
     useful = found | ~changes.deleted
+    placed = useful
     if found.any():
         there = np.flatnonzero(found)
         old = base.take(pa.array(positions[there]))
         new = changes.rows.take(pa.array(there))
-        useful[there[same_identity(old, new) & ~changes.deleted[there]]] = False
+        same = same_identity(old, new) & ~changes.deleted[there]
+        useful[there[same]] = False
+        placed = useful.copy()
+        placed[there[same & other_etags(old, new)]] = True
     count = int(useful.sum())
-    if count == 0:
+    if not placed.any():
         return base, base_ends, 0
     kept = np.ones(base.num_rows, np.bool_)
-    kept[positions[useful & found]] = False
-    added = useful & ~changes.deleted
+    kept[positions[placed & found]] = False
+    added = placed & ~changes.deleted
     if not base.num_rows and added.all():
         return changes.rows, natural_ends(changes.paths), count
     # the output as indices into base followed by changes: each change goes before the row at its position
     order = np.insert(np.arange(base.num_rows), positions, base.num_rows + np.arange(len(changes)))
     order = order[np.concatenate([kept, added])[order]]
-    if count <= FEW_CHANGES:
-        merged = _splice(base, changes.rows, positions, found, useful, added)
+    if placed.sum() <= FEW_CHANGES:
+        merged = _splice(base, changes.rows, positions, found, placed, added)
     else:
         merged = pc.take(concat([base, changes.rows]), pa.array(order), memory_pool=POOL)
     change_ends = np.zeros(len(changes), np.bool_)

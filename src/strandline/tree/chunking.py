@@ -22,7 +22,7 @@ MAX_BYTES = 8 << 20
 """Cap on the raw bytes of a range, as `row_bytes` counts them."""
 FIXED_ROW_BYTES = 16
 _THRESHOLD = np.uint32(2**32 // MEAN_ROWS)
-_STRINGS = ("path", "physical_address", "checksum", "content_type", "user_metadata")
+_STRINGS = ("path", "physical_address", "checksum", "content_type", "user_metadata", "etag")
 
 
 def natural_ends(paths: pa.StringArray) -> BoolArray:

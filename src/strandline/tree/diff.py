@@ -137,6 +137,11 @@ def diff(store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | 
             yield found
 
 
+def are_alike(store: TreeStore, left: Tree, right: Tree) -> bool:
+    """Whether two trees hold the same objects: they may differ in ETags, which have a part in the ids of ranges."""
+    return next(diff(store, left, right), None) is None
+
+
 def cached_diff(
     store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | None = None
 ) -> Iterator[Difference]:

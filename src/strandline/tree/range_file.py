@@ -6,7 +6,7 @@ The hash is of the values, not of the file, so that another version of the Parqu
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -18,7 +18,9 @@ from strandline.errors import Corrupted, NewerFormat
 from strandline.ids import MetaRangeId, RangeId
 from strandline.tree.rows import POOL, SCHEMA, column
 
-FORMAT_VERSION = 1
+TREE_FORMAT = 1
+RANGE_FORMAT = 2
+"""What is read. 2 has the column `etag`, and is written only for ranges in which some object has an ETag."""
 VERSION_KEY = b"strandline.format"
 ID_BYTES = 20
 COMPRESSION = "lz4"
@@ -57,13 +59,24 @@ METARANGE_SCHEMA = pa.schema(
 
 
 _PATHS = pa.schema([SCHEMA.field("path")])
+_FIRST_SCHEMA = pa.schema([field for field in SCHEMA if field.name != "etag"])
+"""Of ranges of format 1."""
+
+
+def _format_of(rows: pa.Table) -> int:
+    return 1 if column(rows, "etag").null_count == rows.num_rows else RANGE_FORMAT
+
+
+def _schema_of(version: int) -> pa.Schema:
+    return _FIRST_SCHEMA if version == 1 else SCHEMA
 
 
 def range_id(rows: pa.Table) -> RangeId:
     """Hash of the rows: column by column, the lengths, the bytes and the nulls, all little-endian."""
-    digest = blake3(b"strandline.range.1")
+    version = _format_of(rows)
+    digest = blake3(b"strandline.range.%d" % version)
     digest.update(rows.num_rows.to_bytes(8, "little"))
-    for field in SCHEMA:
+    for field in _schema_of(version):
         array = column(rows, field.name)
         if array.null_count:
             nulls = array.is_null().to_numpy(zero_copy_only=False)
@@ -104,25 +117,28 @@ def metarange_id(ranges: Sequence[RangeInfo]) -> MetaRangeId:
     return MetaRangeId(digest.hexdigest(length=ID_BYTES))
 
 
-def _write(table: pa.Table) -> bytes:
+def _write(table: pa.Table, version: int) -> bytes:
     buffer = io.BytesIO()
-    versioned = table.replace_schema_metadata({VERSION_KEY: str(FORMAT_VERSION).encode()})
+    versioned = table.replace_schema_metadata({VERSION_KEY: b"%d" % version})
     pq.write_table(versioned, buffer, compression=COMPRESSION, use_dictionary=False, memory_pool=POOL)
     return buffer.getvalue()
 
 
-def _read(data: bytes, schema: pa.Schema, name: str, columns: list[str] | None = None) -> pa.Table:
+def _read(
+    data: bytes, schema_of: Callable[[int], pa.Schema], newest: int, name: str, columns: list[str] | None = None
+) -> pa.Table:
     advice = "Restore the file from a backup, or use a commit that does not need it."
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(columns, use_threads=False)
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise Corrupted(f"{name} is not a readable Parquet file: {error}.", next=advice) from error
     version = (table.schema.metadata or {}).get(VERSION_KEY, b"")
-    if version.isdigit() and int(version) > FORMAT_VERSION:
+    if version.isdigit() and int(version) > newest:
         raise NewerFormat(
-            f"{name} has format {version.decode()}; this strandline reads up to {FORMAT_VERSION}.",
+            f"{name} has format {version.decode()}; this strandline reads up to {newest}.",
             next="Upgrade strandline.",
         )
+    schema = schema_of(int(version) if version.isdigit() else newest)
     if not version.isdigit() or table.schema.names != schema.names:
         raise Corrupted(f"{name} is not a file that strandline wrote.", next=advice)
     try:
@@ -134,7 +150,8 @@ def _read(data: bytes, schema: pa.Schema, name: str, columns: list[str] | None =
 
 
 def write_rows(rows: pa.Table) -> bytes:
-    return _write(rows)
+    version = _format_of(rows)
+    return _write(rows.select(_schema_of(version).names), version)
 
 
 def read_rows(data: bytes, expected: RangeId) -> pa.Table:
@@ -144,7 +161,9 @@ def read_rows(data: bytes, expected: RangeId) -> pa.Table:
         Corrupted: it does not, or is not a Parquet file.
         NewerFormat: a newer strandline wrote it.
     """
-    rows = _read(data, SCHEMA, f"Range {expected}")
+    rows = _read(data, _schema_of, RANGE_FORMAT, f"Range {expected}")
+    if "etag" not in rows.schema.names:
+        rows = rows.append_column(SCHEMA.field("etag"), pa.nulls(rows.num_rows, pa.string()))
     found = range_id(rows)
     if found != expected:
         raise Corrupted(
@@ -156,7 +175,7 @@ def read_rows(data: bytes, expected: RangeId) -> pa.Table:
 
 def read_paths(data: bytes, expected: RangeId) -> pa.StringArray:
     """The paths of a range, of which nothing else is read; its id, which is that of whole rows, is not checked."""
-    table = _read(data, _PATHS, f"Range {expected}", _PATHS.names)
+    table = _read(data, lambda _: _PATHS, RANGE_FORMAT, f"Range {expected}", _PATHS.names)
     return table.column("path").chunk(0) if table.num_rows else pa.array([], pa.string())
 
 
@@ -169,12 +188,12 @@ def write_ranges(ranges: Sequence[RangeInfo]) -> bytes:
         pa.array([info.count for info in ranges], pa.int64()),
         pa.array([info.raw_bytes for info in ranges], pa.int64()),
     ]
-    return _write(pa.Table.from_arrays(columns, schema=METARANGE_SCHEMA))
+    return _write(pa.Table.from_arrays(columns, schema=METARANGE_SCHEMA), TREE_FORMAT)
 
 
 def read_ranges(data: bytes, expected: MetaRangeId) -> tuple[RangeInfo, ...]:
     """Read a metarange and check it against its id; raises like `read_rows`."""
-    table = _read(data, METARANGE_SCHEMA, f"Metarange {expected}")
+    table = _read(data, lambda _: METARANGE_SCHEMA, TREE_FORMAT, f"Metarange {expected}")
     columns = [column(table, name).to_pylist() for name in METARANGE_SCHEMA.names]
     ranges = tuple(map(RangeInfo, *columns))
     try:

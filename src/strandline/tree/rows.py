@@ -7,7 +7,7 @@ Parquet files that hold ranges. Everything that touches many objects works on co
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -32,6 +32,7 @@ SCHEMA = pa.schema(
         pa.field("modified_at", pa.timestamp("us", tz="UTC")),
         pa.field("content_type", pa.string()),
         pa.field("user_metadata", pa.string()),
+        pa.field("etag", pa.string()),
     ]
 )
 POOL = pa.system_memory_pool()
@@ -54,6 +55,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
         modified_at: microseconds since 1970 UTC.
         content_type: a media type, or None.
         user_metadata: a JSON object with sorted keys and string values, or None.
+        etag: what HTTP's clients know the content by, such as its MD5, or None. It is no part of what an object is:
+            the same bytes with another one are the same object.
     """
 
     physical_address: str
@@ -62,6 +65,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     modified_at: Annotated[Microseconds, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
     content_type: str | None = None
     user_metadata: str | None = None
+    etag: str | None = None
 
     @property
     def identity(self) -> tuple[str, int, str | None, str | None]:
@@ -80,9 +84,22 @@ CHECKED_AT_ONCE = 512
 """How many entries are checked at a time, by reading them back: 100,000 at once took twice as long, in fresh memory."""
 
 _TOMBSTONE_BYTES = msgspec.msgpack.encode(None)
-encode_entry = msgspec.msgpack.Encoder().encode
+_encode_all = msgspec.msgpack.Encoder().encode
+_SIX, _SEVEN = b"\x96", b"\x97"
+"""How msgpack begins an array of six, and one of seven."""
 _decode_one = msgspec.msgpack.Decoder(Entry | None).decode
 _decode_list = msgspec.msgpack.Decoder(list[Entry | None]).decode
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """An entry as it is staged. One without an ETag is as it was before there were any."""
+    value = _encode_all(entry)
+    return value if entry.etag is not None else _SIX + value[1:-1]
+
+
+def hold_etags(values: Iterable[bytes]) -> bool:
+    """Whether some staged value has an ETag, which older versions do not know."""
+    return any(value.startswith(_SEVEN) for value in values)
 
 
 def encode_staged(staged: Staged) -> bytes:
@@ -113,13 +130,12 @@ def check_staged(staged: Sequence[Staged]) -> list[bytes]:
 
 
 def _check_few(staged: Sequence[Staged]) -> list[bytes]:
-    are_entries = set(map(type, staged)) <= {Entry}
-    if not are_entries:
+    if not set(map(type, staged)) <= {Entry}:
         for one in staged:
             if not isinstance(one, Staged):
                 raise UsageError(f"{one!r} is not an Entry.", next="Give an Entry.")
     try:
-        values = list(map(encode_entry if are_entries else encode_staged, staged))
+        values = [encode_staged(one) for one in staged]
         read = _decode_list(_as_list(values))
     except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
         raise UsageError(
@@ -229,6 +245,7 @@ def rows_from_entries(keys: Sequence[bytes], entries: Sequence[Entry | None]) ->
         ),
         pa.array([entry.content_type for entry in some], pa.string(), memory_pool=POOL),
         pa.array([entry.user_metadata for entry in some], pa.string(), memory_pool=POOL),
+        pa.array([entry.etag for entry in some], pa.string(), memory_pool=POOL),
     ]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
 
@@ -276,6 +293,16 @@ def same_identity(left: pa.Table, right: pa.Table) -> BoolArray:
             equal = pc.or_(equal, pc.and_(pc.is_null(a), pc.is_null(b)))
         same &= equal.to_numpy(zero_copy_only=False)
     return same
+
+
+def other_etags(old: pa.Table, new: pa.Table) -> BoolArray:
+    """For two tables of equal length: in which rows the new side has an ETag that the old one does not have."""
+    tags = column(new, "etag")
+    if tags.null_count == len(tags):
+        return np.zeros(len(tags), np.bool_)
+    same = pc.fill_null(pc.equal(column(old, "etag"), tags), False)
+    found: BoolArray = pc.and_(tags.is_valid(), pc.invert(same)).to_numpy(zero_copy_only=False)
+    return found
 
 
 def path_hashes(paths: pa.StringArray) -> npt.NDArray[np.uint32]:

@@ -85,6 +85,7 @@ class OpenRange:
         self._columns = [
             column(rows, name).cast(pa.int64()) if name == "modified_at" else column(rows, name)
             for name in SCHEMA.names[1:]
+            if name != "etag" or column(rows, name).null_count < rows.num_rows
         ]
 
     def find(self, path: str) -> Entry | None:

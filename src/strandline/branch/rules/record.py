@@ -39,6 +39,8 @@ FORBIDDEN: dict[Action, str] = {
 }
 HIDDEN_FORMAT = 6
 """The first format of records that knows hidden branches."""
+ETAG_FORMAT = 7
+"""The first one in which what is staged may have ETags."""
 READ_ONLY = "read-only"
 """Stands in `Branch.blocked` of every branch of a read-only repository."""
 
@@ -172,6 +174,7 @@ class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         moves: the last moves of the head, newest first.
         move_count: how many there have been.
         is_hidden: left out of lists of branches unless they are asked for; else a branch as any.
+        has_etags: what is staged may have ETags. It stays so for the life of the branch.
     """
 
     branch_id: BranchId
@@ -195,10 +198,13 @@ class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     moves: tuple[HeadMove, ...] = ()
     move_count: int = 0
     is_hidden: bool | msgspec.UnsetType = msgspec.UNSET
+    has_etags: bool | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def format_needed(self) -> int:
-        """The format that this record has to be written in; a branch that is not hidden is no reason for a new one."""
+        """The format that this record has to be written in, if it is newer than that of all records."""
+        if self.has_etags:
+            return ETAG_FORMAT
         return HIDDEN_FORMAT if self.is_hidden else 0
 
     @property
@@ -403,6 +409,11 @@ def moves_that_leave(before: BranchRecord, after: BranchRecord) -> tuple[int, tu
         return 0, ()
     leaving = before.moves[kept:]
     return before.move_count - len(before.moves) + 1, leaving
+
+
+def with_etags(branch: BranchRecord) -> BranchRecord:
+    """Say that what is staged may have ETags: before any of it has."""
+    return branch if branch.has_etags else replace(branch, has_etags=True)
 
 
 def what_changed(before: BranchRecord, after: BranchRecord) -> str:

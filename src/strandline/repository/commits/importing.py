@@ -102,8 +102,7 @@ def _references(source: str, destination: str, progress: Progress) -> Changes:
             pa.array([info.size for info in infos], pa.int64()),
             pa.array([f"etag:{info.etag}" for info in infos], pa.string()),
             pa.array([info.modified_at_us for info in infos], pa.int64()).cast(SCHEMA.field("modified_at").type),
-            pa.nulls(len(infos), pa.string()),
-            pa.nulls(len(infos), pa.string()),
+            *[pa.nulls(len(infos), pa.string())] * 3,
         ],
         schema=SCHEMA,
     )

@@ -246,6 +246,7 @@ class StagedWrites(BranchView):
             self._core.stores.clock.now_us(),
             content_type if replaces else source.content_type,
             check_metadata(metadata) if replaces else source.user_metadata,
+            source.etag if self._core.keeps_etags else None,
         )
         check_entries([(target, entry)])
         self._refuse_early(target)

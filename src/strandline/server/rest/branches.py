@@ -164,7 +164,7 @@ def _diff(row: Change, with_right: bool, conflicts: frozenset[str]) -> shapes.Di
     if with_right and row.after is not None:
         after = row.after
         made.right = shapes.DiffObjectStat(
-            etag_of(after.checksum), after.modified_at_us // 1_000_000, after.content_type or "", after.metadata
+            etag_of(after), after.modified_at_us // 1_000_000, after.content_type or "", after.metadata
         )
     return made
 

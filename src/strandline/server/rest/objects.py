@@ -12,7 +12,7 @@ import msgspec
 
 from strandline.blob import is_absolute
 from strandline.core.upload import upload
-from strandline.errors import ObjectNotFound, StrandlineError
+from strandline.errors import StrandlineError
 from strandline.ids import check_path
 from strandline.repository.refs.ref import Ref
 from strandline.results.rows import CommonPrefix, ObjectInfo, as_info
@@ -112,7 +112,7 @@ def stats_of(call: Call, repository: str, info: ObjectInfo, *, metadata: bool = 
         path=info.path,
         path_type="object",
         physical_address=shown_address(call.services.namespace_shown(repository), info.physical_address),
-        checksum=etag_of(info.checksum),
+        checksum=etag_of(info),
         mtime=info.modified_at_us // 1_000_000,
         size_bytes=info.size,
         metadata=info.metadata if metadata else {},
@@ -169,7 +169,7 @@ def head_object(call: Call) -> Response:
 
 def serve_object(call: Call, ref: Ref, info: ObjectInfo, *, is_head: bool = False) -> Response:
     """An object's bytes, or the part that is asked for, with what is known of it in headers."""
-    etag = etag_of(info.checksum)
+    etag = etag_of(info)
     headers = [
         (b"ETag", header_text(f'"{etag}"')),
         (b"Last-Modified", http_date(info.modified_at_us)),
@@ -236,7 +236,8 @@ def upload_object(call: Call) -> Response | Staging:
     only_new, only_as = of_write(request)
     branch._refuse_early(path)
     content, content_type = _content(call.body, request.header(b"content-type"))
-    entry = upload(branch._core, branch._new_key(path), path, content, content_type, metadata_of(request.headers))
+    key, metadata = branch._new_key(path), metadata_of(request.headers)
+    entry = upload(branch._core, key, path, content, content_type, metadata, with_etag=branch._core.keeps_etags)
     info = as_info(path, entry)
     repository = call.path["repository"]
     if only_new or only_as:
@@ -297,9 +298,9 @@ def copy_object(call: Call) -> Response:
     call.permit("fs:ReadObject", object_arn(repository, call.body.src_path))
     if source == branch and call.body.src_path == target:
         return json(201, stats_of(call, repository, branch.stat(target)))
-    if not branch.copy(call.body.src_path, target, ref=source):
-        raise ObjectNotFound(f"There is no object {call.body.src_path!r}.", next="List what there is.")
-    return json(201, stats_of(call, repository, branch.stat(target)))
+    return json(
+        201, stats_of(call, repository, branch.copy_object(source.stat(call.body.src_path), target, ref=source))
+    )
 
 
 def underlying_properties(call: Call) -> Response:

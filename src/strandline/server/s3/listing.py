@@ -94,7 +94,7 @@ def _elements(rows: list[tuple[str, Row]], encode: object, owner: str) -> list[s
                 "Contents",
                 text("Key", name),
                 text("LastModified", moment(row.modified_at_us)),
-                text("ETag", f'"{etag_of(row.checksum)}"'),
+                text("ETag", f'"{etag_of(row)}"'),
                 text("Size", row.size),
                 element("Owner", text("ID", owner), text("DisplayName", owner)) if owner else "",
                 text("StorageClass", "STANDARD"),

@@ -49,7 +49,7 @@ def found(call: S3Call) -> tuple[Ref, ObjectInfo]:
 def headers_of(info: ObjectInfo) -> list[tuple[bytes, bytes]]:
     """What is known of an object, in headers."""
     headers = [
-        (b"ETag", header_text(f'"{etag_of(info.checksum)}"')),
+        (b"ETag", header_text(f'"{etag_of(info)}"')),
         (b"Last-Modified", http_date(info.modified_at_us)),
         (b"Content-Type", header_text(info.content_type or "binary/octet-stream")),
         (b"Accept-Ranges", b"bytes"),
@@ -74,7 +74,7 @@ def head_object(call: S3Call) -> Response:
 def _serve(call: S3Call, *, is_head: bool) -> Response:
     ref, info = found(call)
     headers = headers_of(info)
-    refused = outcome(call.request, etag_of(info.checksum), info.modified_at_us // 1_000_000)
+    refused = outcome(call.request, etag_of(info), info.modified_at_us // 1_000_000)
     if refused == 304:
         return Response(304, b"", headers)
     if refused:
@@ -117,8 +117,10 @@ def put_object(call: S3Call) -> Response | Staging:
     branch._refuse_early(call.path)
     key = branch._new_key(call.path)
     metadata = user_metadata(request.headers)
-    entry = upload(branch._core, key, call.path, call.body, content_type_of(call), metadata)
-    headers = [(b"ETag", f'"{etag_of(entry.checksum)}"'.encode())]
+    entry = upload(
+        branch._core, key, call.path, call.body, content_type_of(call), metadata, with_etag=branch._core.keeps_etags
+    )
+    headers = [(b"ETag", f'"{etag_of(entry)}"'.encode())]
     headers += [(b"x-amz-checksum-" + name.encode(), value.encode()) for name, value in call.body.checksums.items()]
     if only_new or only_as:
         stage_if_allowed(call, branch, entry, only_new=only_new, only_as=only_as)
@@ -165,7 +167,7 @@ def source_of(call: S3Call) -> tuple[str, Ref, ObjectInfo]:
     call.permit("fs:ReadObject", object_arn(bucket, path))
     ref = call.services.ref(bucket, expression)
     info = ref.stat(path)
-    if outcome(call.request, etag_of(info.checksum), info.modified_at_us // 1_000_000, b"x-amz-copy-source-"):
+    if outcome(call.request, etag_of(info), info.modified_at_us // 1_000_000, b"x-amz-copy-source-"):
         raise Refusal("A condition on the source does not hold.", status=412, s3_code="PreconditionFailed")
     return bucket, ref, info
 
@@ -190,13 +192,14 @@ def copy_object(call: S3Call) -> Response:
         )
     else:
         with ref._open_whole(info) as file:
-            entry = upload(branch._core, branch._new_key(call.path), call.path, file, kind, metadata)
+            key, keeps = branch._new_key(call.path), branch._core.keeps_etags
+            entry = upload(branch._core, key, call.path, file, kind, metadata, with_etag=keeps)
         if only_new or only_as:
             stage_if_allowed(call, branch, entry, only_new=only_new, only_as=only_as)
         else:
             branch.stage(call.path, entry)
         made = branch.stat(call.path)
-    etag = text("ETag", f'"{etag_of(made.checksum)}"')
+    etag = text("ETag", f'"{etag_of(made)}"')
     return answer(document("CopyObjectResult", text("LastModified", moment(made.modified_at_us)), etag))
 
 

@@ -6,6 +6,7 @@ All of them work on the same few paths, so that they collide. A new kind of oper
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -116,7 +117,8 @@ def _bytes(actor: Actor, branch: Branch, value: str) -> str:
 
 
 def _entry(actor: Actor, branch: Branch, value: str) -> Entry:
-    return Entry(_bytes(actor, branch, value), 1, value, 1)
+    etag = value if zlib.crc32(value.encode()) % 3 == 0 else None
+    return Entry(_bytes(actor, branch, value), 1, value, 1, etag=etag)
 
 
 def _stage(actor: Actor, branch: Branch, path: str, value: str) -> None:
