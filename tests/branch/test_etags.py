@@ -10,14 +10,13 @@ from msgspec.structs import replace
 
 import strandline
 from strandline import envelope
-from strandline.branch import staging
 from strandline.branch.attempts import update
 from strandline.branch.conditional import stage_if
-from strandline.branch.rules.record import ETAG_FORMAT
+from strandline.branch.rules.record import ETAG_FORMAT, with_etags
 from strandline.core.upload import upload
 from strandline.errors import NewerFormat, NothingToCommit
 from strandline.repository.branch import Branch
-from strandline.tree.rows import Entry, encode_staged
+from strandline.tree.rows import Entry
 from tests.harness.clients import Client, entry
 
 
@@ -95,7 +94,7 @@ def test_another_etag_is_shown_and_is_no_change(one: Client, two: Client) -> Non
         one.main.commit("nothing")
     assert two.main.commit_id == head
     assert two.main.stat("a").etag == "second"
-    assert [info.etag for info in two.main.list()] == ["second", "b"]
+    assert two.main.list().to_arrow()["etag"].to_pylist() == ["second", "b"]
     assert two.repo.ref(head).stat("a").etag == "first"
     one.main.compact()
     assert two.main.stat("a").etag == "second"
@@ -207,5 +206,5 @@ def test_a_stage_with_an_etag_costs_one_call_more_once(one: Client) -> None:
 def test_a_record_that_says_so_already_is_swapped_for_nothing(one: Client) -> None:
     one.main.stage("a", tagged(1))
     before = one.main._at.read().branch
-    update(one.main._at, staging.with_etags)
+    update(one.main._at, with_etags)
     assert replace(one.main._at.read().branch, write_ids=()) == replace(before, write_ids=())

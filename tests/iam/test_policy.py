@@ -159,3 +159,45 @@ def test_the_fixed_groups() -> None:
     assert not may("Viewers", "fs:WriteObject")
     assert may("Viewers", "auth:CreateCredentials", "arn:lakefs:auth:::user/me")
     assert not may("Viewers", "auth:CreateCredentials", "arn:lakefs:auth:::user/you")
+
+
+@pytest.mark.timeout(30)
+def test_many_stars_take_no_longer_than_few() -> None:
+    """A pattern that could be tried at many places keeps nobody waiting: this one took a minute."""
+    rules = Rules("ann", [Statement("allow", ("fs:ReadObject",), f"arn:lakefs:fs:::{'*a' * 40}*b")])
+    for last, expected in (("", Verdict.NEUTRAL), ("b", Verdict.ALLOWED)):
+        need = Need("fs:ReadObject", "arn:lakefs:fs:::" + "a" * 1_000 + last)
+        assert rules.judge(need, Caller("ann")) is expected
+
+
+@given(st.text("ab*?", max_size=8), st.text("ab", max_size=8))
+def test_patterns_match_as_those_of_a_shell(pattern: str, text: str) -> None:
+    rules = Rules("ann", [Statement("allow", ("fs:ReadObject",), f"arn:lakefs:fs:::x{pattern}")])
+    found = rules.judge(Need("fs:ReadObject", f"arn:lakefs:fs:::x{text}"), Caller("ann"))
+    assert (found is Verdict.ALLOWED) == fnmatch.fnmatchcase(text, pattern)
+
+
+@pytest.mark.parametrize("address", ["10.1.2.3", "::ffff:10.1.2.3"])
+def test_an_address_is_the_same_on_a_socket_of_both_kinds(address: str) -> None:
+    statements = [allow("fs:*", "*"), deny("fs:*", "*", IpAddress={"SourceIp": ("10.0.0.0/8",)})]
+    assert Rules("ann", statements).judge(Need("fs:ReadObject", "x"), Caller("ann", address)) is Verdict.DENIED
+
+
+def test_a_condition_may_be_on_a_branch() -> None:
+    on = Statement("deny", ("fs:WriteObject",), "*", {"StringLike": {"fs:branch": ("main", "release-*")}})
+    rules = Rules("ann", [Statement("allow", ("fs:*",), "*"), on])
+
+    def judge(branch: str) -> Verdict:
+        return rules.judge(Need("fs:WriteObject", "arn:lakefs:fs:::repository/r/object/x"), Caller("ann", "", branch))
+
+    assert [judge(branch) for branch in ("main", "release-1", "work", "")] == [
+        Verdict.DENIED,
+        Verdict.DENIED,
+        Verdict.ALLOWED,
+        Verdict.ALLOWED,
+    ]
+    only = Statement("allow", ("fs:WriteObject",), "*", {"StringLike": {"fs:branch": ("work",)}})
+    assert Rules("ann", [only]).judge(Need("fs:WriteObject", "x"), Caller("ann", "", "work")) is Verdict.ALLOWED
+    assert Rules("ann", [only]).judge(Need("fs:WriteObject", "x"), Caller("ann", "", "main")) is Verdict.NEUTRAL
+    with pytest.raises(UsageError):
+        check_statements([Statement("allow", ("fs:*",), "*", {"IpAddress": {"fs:branch": ("main",)}})])

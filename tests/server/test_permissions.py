@@ -35,6 +35,8 @@ VALUES = {
     "policy": "rules",
     "credential": "AKIANOBODY",
 }
+BODY = {"name": "made", "id": "made", "paths": ["x"], "objects": [], "keys": ["x"], "source": "main", "ref": "main"}
+"""Fields of bodies, as far as needs name them."""
 QUERIES = {"path": "x", "dest_path": "y", "ref": "main"}
 OPEN = [one for one in OPERATIONS if one.needs is None]
 GUARDED = [one for one in OPERATIONS if one.needs is not None]
@@ -58,7 +60,8 @@ def needs_of(needs: Needs) -> list[Need]:
 
 def allowing(needs: Needs) -> tuple[Statement, ...]:
     """Statements that allow exactly what is needed, on exactly the resources of `target_of`."""
-    values = VALUES | QUERIES | {"ref": "main", "user_name": "caller"}
+    values = VALUES | QUERIES | {"user_name": "caller"}
+    values |= {name: "x" if isinstance(value, list) else value for name, value in BODY.items() if name != "ref"}
     return tuple(Statement("allow", (need.action,), need.resource.format_map(values)) for need in needs_of(needs))
 
 
@@ -88,18 +91,38 @@ def is_refused(response: Response) -> bool:
 
 
 def writes(server: Inside) -> dict[Any, Any]:
-    """All that the key-value store holds, but for what time alone changes."""
+    """All that the stores hold, but for what time alone changes."""
     store: Any = server.lake._kv
     while hasattr(store, "_store"):
         store = store._store
     assert isinstance(store, MemoryStore)
-    return {name: dict(partition.values) for name, partition in store._partitions.items()}
+    found: dict[Any, Any] = {name: dict(partition.values) for name, partition in store._partitions.items()}
+    for record in server.lake.repositories():
+        found[record.name] = sorted(server.lake.repository(record.name)._core.resolver.namespace.list_keys())
+    return found
 
 
-async def refused_without_a_trace(server: Inside, operation: Operation, target: str, login: Any) -> None:
+def body_for(operation: Operation) -> bytes:
+    """A body that names what is made, or what is to be judged one by one."""
+    if operation.id == "stageObjects":
+        one = {"path": "x", "physical_address": "s3://b/x", "checksum": "1", "size_bytes": 1}
+        return json.dumps({"objects": [one]}).encode()
+    if not (operation.needs_body or operation.judges_each):
+        return b"{}"
+    more = {"storage_namespace": "mem://made", "statement": []} if operation.needs_body else {}
+    return json.dumps({**BODY, **more}).encode()
+
+
+async def refused_without_a_trace(
+    server: Inside, operation: Operation, target: str, login: Any, *, is_somebody: bool = True
+) -> None:
+    """Ask, and look that nothing was done and nothing written, in either store."""
     before = writes(server)
-    response = await server.ask(operation.method, target, b"{}", login=login)
-    assert is_refused(response), (operation.id, target, response.status)
+    response = await server.ask(operation.method, target, body_for(operation), login=login)
+    if operation.id == "deleteObjects" and is_somebody:  # the answer says it for each path
+        assert {one["status_code"] for one in json.loads(body_of(response))["errors"]} <= set(REFUSED) | {404}
+    else:
+        assert is_refused(response), (operation.id, target, response.status)
     assert writes(server) == before
 
 
@@ -117,33 +140,29 @@ def test_who_may_call_an_operation(operation: Operation, server: Inside) -> None
         denied = server.user("denied", "FSFullAccess", "AuthFullAccess", "RepoManagementFullAccess", "not-this")
 
         # anonymous, a wrong secret, a token that is none, a key without policies, a denial over an allowance
-        await refused_without_a_trace(server, operation, target, None)
-        await refused_without_a_trace(server, operation, target, (server.key, "wrong" * 8))
+        await refused_without_a_trace(server, operation, target, None, is_somebody=False)
+        await refused_without_a_trace(server, operation, target, (server.key, "wrong" * 8), is_somebody=False)
         await refused_without_a_trace(server, operation, target, may_not)
         await refused_without_a_trace(server, operation, target, denied)
         garbage = await server.ask(operation.method, target, b"{}", {"Authorization": "Bearer x.y.z"}, login=None)
         assert is_refused(garbage)
 
         # allowed on one resource, and so not on another
-        if any("{repository}" in need.resource for need in needs_of(needs)):
+        if any("{repository}" in need.resource for need in needs_of(needs)) and operation.id != "deleteObjects":
             await refused_without_a_trace(server, operation, target_of(operation, repository="other"), may)
         if any("{path}" in need.resource for need in needs_of(needs)):
             await refused_without_a_trace(server, operation, target_of(operation, path="elsewhere"), may)
-        allowed = await server.ask(operation.method, target, b"{}", login=may)
-        if operation.id not in (
-            "createBranch",
-            "createTag",
-            "createRepository",
-        ):  # these need more, as their bodies say
+        allowed = await server.ask(operation.method, target, body_for(operation), login=may)
+        if operation.id not in ("createRepository", "stageObjects"):  # these need more, as their bodies say
             assert not is_refused(allowed), (operation.id, allowed.status, allowed.body)
 
         # a key that was made void, a user that was deleted
         server.directory.delete_credential("caller", may[0])
         server.services.verifier.look()
-        await refused_without_a_trace(server, operation, target, may)
+        await refused_without_a_trace(server, operation, target, may, is_somebody=False)
         server.directory.delete_user("denied")
         server.services.verifier.look()
-        await refused_without_a_trace(server, operation, target, denied)
+        await refused_without_a_trace(server, operation, target, denied, is_somebody=False)
 
     run(test())
 
@@ -163,6 +182,22 @@ def test_bodies_are_judged_too(server: Inside) -> None:
             "branches": {"name": "new", "source": "main"},
             "tags": {"id": "new", "ref": "main"},
         }
+        # what is made is judged by its own name
+        own = (
+            Statement("allow", ("fs:*", "auth:*"), "*"),
+            Statement("deny", ("fs:Create*",), "arn:lakefs:fs:::repository/prod*"),
+            Statement("deny", ("auth:CreateUser",), "arn:lakefs:auth:::user/root*"),
+        )
+        server.directory.create_policy("not-prod", own)
+        careful = server.user("careful", "not-prod")
+        for target, made in (
+            ("/repositories", {"name": "prod-1", "storage_namespace": "mem://p"}),
+            ("/auth/users", {"id": "root-2"}),
+        ):
+            response = await server.ask("POST", BASE + target, json.dumps(made).encode(), login=careful)
+            assert is_refused(response), target
+        response = await server.ask("POST", f"{BASE}/auth/users", b'{"id": "carla"}', login=careful)
+        assert response.status == 201
         for noun, body in cases.items():
             response = await server.ask(
                 "POST", f"{BASE}/repositories/repo/{noun}", json.dumps(body).encode(), login=login
@@ -208,6 +243,11 @@ def test_who_may_call_an_operation_of_s3(operation: S3Operation, server: Inside)
         before = writes(server)
         for login in (nobody, denied, other, (server.key, "wrong" * 8), ("AKIAUNKNOWN", "x" * 20)):
             response = await server.sign(operation.method, target, b"", login, **headers)
+            if operation.judges_each and login in (nobody, denied, other):
+                document = b"<Delete><Object><Key>main/x</Key></Object></Delete>"
+                response = await server.sign(operation.method, target, document, login, **headers)
+                assert b"<Code>AccessDenied</Code>" in body_of(response)
+                continue
             assert response.status == 403, (operation.id, login[0], response.status)
         anonymous = await server.ask(operation.method, target, headers=headers, login=None)
         assert anonymous.status == 403
@@ -226,6 +266,6 @@ def test_each_row_of_both_tables_says_what_it_needs() -> None:
         assert operation.needs is not None
         for need in needs_of(operation.needs):
             assert need.action.partition(":")[0] in ("fs", "auth", "branches", "retention", "strandline")
-            need.resource.format_map(VALUES | QUERIES | {"user_name": "x"})
+            need.resource.format_map(BODY | VALUES | QUERIES | {"user_name": "x"})
     for row in S3_OPERATIONS:
         assert needs_of(row.needs)

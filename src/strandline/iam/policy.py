@@ -22,6 +22,10 @@ ALL_RESOURCES = "*"
 STATEMENTS_MAX = 100
 PATTERN_MAX_CHARS = 2_048
 ARN_PARTS = 6
+RESOURCES_MAX = 100
+SOURCE_IP, BRANCH = "SourceIp", "fs:branch"
+_FIELDS = (SOURCE_IP, BRANCH)
+"""What conditions may be on: lakeFS's address of the caller, and a branch, which is ours."""
 _ACTION = re.compile(r"\*|(?:fs|auth|ci|branches|retention|pr|catalog|strandline):[A-Za-z*?]+")
 _ACTIONS_OF_SERVICE = re.compile(r"[a-z]+:\*")
 
@@ -70,10 +74,12 @@ class Caller:
     Attributes:
         user: its name.
         source_ip: the address that the request came from, or "".
+        branch: the branch, or the ref as the request names it, that the request is about; "" if it is about none.
     """
 
     user: str
     source_ip: str = ""
+    branch: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ def _compile(statement: Statement, user: str) -> _Compiled:
     resources = [_resource_regex(text, user) for text in resources_of(statement.resource)]
     return _Compiled(
         statement.effect == "allow",
-        re.compile("|".join(map(_wildcards, statement.action)), re.DOTALL),
+        re.compile("|".join(map(_glob, statement.action)), re.DOTALL),
         re.compile("|".join(resources), re.DOTALL),
         statement.condition,
         ".*" in resources and not statement.condition,
@@ -157,18 +163,34 @@ def resources_of(text: str) -> list[str]:
         ) from None
 
 
-def _wildcards(pattern: str) -> str:
-    parts = {"*": ".*", "?": "."}
-    return "".join(parts.get(char) or re.escape(char) for char in pattern)
+def _glob(pattern: str, user: str = "") -> str:
+    """A regular expression for a pattern with `*`, `?` and `${user}`; the name of a user is a text, whatever it holds.
+
+    What lies between two stars may match at its first place at once, and is never tried at another one: else a pattern
+    of a few stars would keep the event loop for minutes.
+    """
+    fixed = [""]
+    for number, part in enumerate(pattern.split("${user}")):
+        if number:
+            fixed[-1] += re.escape(user)
+        for char in part:
+            if char == "*":
+                fixed.append("")
+            else:
+                fixed[-1] += "." if char == "?" else re.escape(char)
+    first, *rest = fixed
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>.*?{one})" for one in middle if one) + ".*" + last
 
 
 def _resource_regex(pattern: str, user: str) -> str:
     if pattern == ALL_RESOURCES:
         return ".*"
-    # of an ARN only the last part has wildcards; the name of a user is a text, whatever it holds
+    # of an ARN only the last part has wildcards
     head, last = ":".join(pattern.split(":")[: ARN_PARTS - 1]), ":".join(pattern.split(":")[ARN_PARTS - 1 :])
-    named = re.escape(user).join(_wildcards(part) for part in last.split("${user}"))
-    return re.escape(head) + ":" + named
+    return re.escape(head) + ":" + _glob(last, user)
 
 
 def _holds(condition: Condition, caller: Caller, *, unsure: bool) -> bool:
@@ -180,15 +202,25 @@ def _holds(condition: Condition, caller: Caller, *, unsure: bool) -> bool:
     for operator, fields in condition.items():
         test = _TESTS.get(operator)
         for field, wanted in fields.items():
-            if test is None or field != "SourceIp":
+            if test is None or field not in _FIELDS:
                 return unsure
             try:
-                found = test(caller.source_ip, wanted)
+                found = test(caller.source_ip if field == SOURCE_IP else caller.branch, wanted)
             except ValueError:
                 return unsure
             if not found:
                 return False
     return True
+
+
+def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    """An address; one of IPv4 as it is, though a socket of both kinds shows it as one of IPv6.
+
+    Raises:
+        ValueError: it is none.
+    """
+    found = ipaddress.ip_address(text)
+    return (found.ipv4_mapped or found) if isinstance(found, ipaddress.IPv6Address) else found
 
 
 @lru_cache(256)
@@ -197,12 +229,12 @@ def _networks(wanted: tuple[str, ...]) -> tuple[ipaddress.IPv4Network | ipaddres
 
 
 def _in_networks(address: str, wanted: tuple[str, ...]) -> bool:
-    found = ipaddress.ip_address(address)
+    found = plain_address(address)
     return any(found.version == network.version and found in network for network in _networks(wanted))
 
 
 def _is_like(text: str, wanted: tuple[str, ...]) -> bool:
-    return any(re.fullmatch(_wildcards(pattern), text, re.DOTALL) for pattern in wanted)
+    return any(re.fullmatch(_glob(pattern), text, re.DOTALL) for pattern in wanted)
 
 
 _TESTS: dict[str, Callable[[str, tuple[str, ...]], bool]] = {
@@ -224,8 +256,13 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
     for one in statements:
         if not one.action:
             raise UsageError("A statement names no action.", next="Name one, such as fs:ReadObject.")
+        if len(one.action) > RESOURCES_MAX or len(resources_of(one.resource)) > RESOURCES_MAX:
+            raise UsageError(
+                f"A statement has at most {RESOURCES_MAX} actions and {RESOURCES_MAX} resources.",
+                next="Use wildcards, or several statements.",
+            )
         for action in one.action:
-            if not _ACTION.fullmatch(action):
+            if len(action) > PATTERN_MAX_CHARS or not _ACTION.fullmatch(action):
                 raise UsageError(
                     f"{action[:80]!r} is not an action.", next="Write one as fs:ReadObject, fs:Read* or *."
                 )
@@ -242,13 +279,16 @@ def check_statements(statements: Sequence[Statement]) -> tuple[Statement, ...]:
 
 def _check_condition(condition: Condition) -> None:
     for operator, fields in condition.items():
-        if operator not in _TESTS or set(fields) != {"SourceIp"}:
+        known = {SOURCE_IP} if "Ip" in operator else set(_FIELDS)
+        if operator not in _TESTS or not fields or not set(fields) <= known:
             raise UsageError(
                 f"The condition {operator} on {', '.join(fields) or 'nothing'} is not known.",
-                next=f"Use {', '.join(_TESTS)} on SourceIp.",
+                next=f"Use {', '.join(_TESTS)} on {SOURCE_IP}, or StringLike and StringNotLike on {BRANCH}.",
             )
+        if any(len(text) > PATTERN_MAX_CHARS for wanted in fields.values() for text in wanted):
+            raise UsageError("A condition has a pattern that is too long.", next="Write a shorter one.")
         if "Ip" in operator:
             try:
-                _networks(tuple(fields["SourceIp"]))
+                _networks(tuple(fields[SOURCE_IP]))
             except ValueError as error:
                 raise UsageError(f"A condition holds no network: {error}.", next="Write 10.0.0.0/8.") from None

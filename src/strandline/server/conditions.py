@@ -34,6 +34,16 @@ def outcome(request: Request, etag: str, modified_s: int, prefix: bytes = b"") -
     return 304 if since is not None and modified_s <= since else 0
 
 
+def if_range(request: Request, etag: str, modified_s: int) -> str:
+    """The Range header of a GET, or "" if it is for another version of the object (RFC 9110, section 13.1.5)."""
+    wanted, only_for = request.header(b"range"), request.header(b"if-range").strip()
+    if not wanted or not only_for:
+        return wanted
+    if only_for.startswith(('"', "W/")):
+        return wanted if only_for == f'"{etag}"' else ""
+    return wanted if _seconds(only_for) == modified_s else ""
+
+
 def of_write(request: Request) -> tuple[bool, str]:
     """Whether the path of a write must be free, and which tags it may hold instead; "" for any.
 

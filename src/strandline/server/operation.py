@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal
 
@@ -69,6 +69,11 @@ class AnyCall(ABC):
         """The name of the repository, or ""."""
 
     @property
+    @abstractmethod
+    def named_branch(self) -> str:
+        """The branch that the request names, or the ref; "" if it names none. Conditions of policies may be on it."""
+
+    @property
     def was_read(self) -> bool:
         """Whether a handler may have read some of the body, and so cannot be called again."""
         return hasattr(self.body, "read")
@@ -80,11 +85,11 @@ class AnyCall(ABC):
 
     def permit(self, action: str, resource: str) -> None:
         """Raise `Forbidden` unless the caller may do this as well."""
-        self.services.verifier.permit(self.principal, Need(action, resource), self.request.peer)
+        self.services.verifier.permit(self.principal, Need(action, resource), self.request.peer, self.named_branch)
 
     def may(self, action: str, resource: str) -> bool:
         """Whether the caller may do this as well."""
-        found = self.principal.verdict(Need(action, resource), self.request.peer)
+        found = self.principal.verdict(Need(action, resource), self.request.peer, self.named_branch)
         return found is Verdict.ALLOWED
 
 
@@ -105,6 +110,18 @@ class Call(AnyCall):
     def repository(self) -> str:
         return self.path.get("repository", "")
 
+    @property
+    def named_branch(self) -> str:
+        return branch_named(self.path)
+
+
+def branch_named(parameters: Mapping[str, str]) -> str:
+    """The branch, or the ref, among the parameters of a path."""
+    for name in ("branch", "destination", "ref", "right", "commit"):
+        if name in parameters:
+            return parameters[name]
+    return ""
+
 
 Handler = Callable[[Call], Response | Staging]
 
@@ -116,7 +133,10 @@ class Operation:
     Attributes:
         id: as lakeFS calls it, or our own name.
         path: below the base, with parameters in braces.
-        needs: what the caller has to be allowed; None for operations that anybody may call.
+        needs: what the caller has to be allowed; None for operations that anybody may call. Fields in braces are
+            parameters of the path and of the query, and fields of the body if `needs_body`.
+        needs_body: what is made has its name in the body, so the caller is judged when that is there.
+        judges_each: the handler judges the paths of its body one by one, and answers for each.
         replies: by status, the struct of the body, or None.
         body: the struct of a JSON body, `bytes` for raw content, or None.
         is_ours: not one of lakeFS's.
@@ -136,6 +156,8 @@ class Operation:
     body: Any = None
     body_max: int = JSON_MAX_BYTES
     is_body_optional: bool = False
+    needs_body: bool = False
+    judges_each: bool = False
     cost: Cost = "blocking"
     is_ours: bool = False
     revokes: bool = False

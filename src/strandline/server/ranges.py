@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+RANGE_MAX_CHARS = 64
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})", re.ASCII)
 
 
@@ -17,6 +18,8 @@ def wanted_range(header: str, size: int) -> tuple[int, int] | None:
     Raises:
         NotSatisfiable: there are none such.
     """
+    if len(header) > RANGE_MAX_CHARS:
+        return None
     found = _RANGE.fullmatch(header.strip())
     if not found or not (found[1] or found[2]):
         return None
@@ -26,9 +29,8 @@ def wanted_range(header: str, size: int) -> tuple[int, int] | None:
             raise NotSatisfiable
         return max(0, size - last), size
     start = int(found[1])
-    end = int(found[2]) + 1 if found[2] else size
-    if end <= start:
+    if found[2] and int(found[2]) < start:
         return None  # a malformed range
     if start >= size:
         raise NotSatisfiable
-    return start, min(end, size)
+    return start, min(int(found[2]) + 1, size) if found[2] else size

@@ -32,6 +32,8 @@ FRESH_S = 2.0
 LOOK_EACH_S = 1.0
 KEPT_AT_MOST_S = 30.0
 KEPT_MAX = 4_096
+VERDICTS_MAX = 256
+"""Of one principal: paths have up to 1,024 bytes."""
 COOKIE = "internal_auth_session"
 _WRONG = "The access key or its secret is wrong."
 _NOBODY = Secret("the secret of an access key that does not exist")
@@ -60,7 +62,7 @@ class Principal:
         self.secret = secret
         self.epoch = epoch
         self.read_at = read_at
-        self._known: dict[tuple[Needs, str], Verdict] = {}
+        self._known: dict[tuple[Needs, str, str], Verdict] = {}
         self._everywhere: dict[str, Verdict | None] = {}
 
     def may_everywhere(self, action: str) -> bool:
@@ -69,14 +71,14 @@ class Principal:
             self._everywhere[action] = self.rules.everywhere(action)
         return self._everywhere[action] is Verdict.ALLOWED
 
-    def verdict(self, needs: Needs, source_ip: str) -> Verdict:
+    def verdict(self, needs: Needs, source_ip: str, branch: str = "") -> Verdict:
         """What its policies say; remembered, since clients ask for the same things again and again."""
-        key = (needs, source_ip)
+        key = (needs, source_ip, branch)
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= KEPT_MAX:
+            if len(self._known) >= VERDICTS_MAX:
                 self._known.clear()
-            found = self._known[key] = self.rules.judge(needs, Caller(self.user, source_ip))
+            found = self._known[key] = self.rules.judge(needs, Caller(self.user, source_ip, branch))
         return found
 
 
@@ -222,9 +224,9 @@ class Verifier:
 
     # --- what is shared ----------------------------------------------------------------------------------------------
 
-    def permit(self, principal: Principal, needs: Needs, source_ip: str) -> None:
+    def permit(self, principal: Principal, needs: Needs, source_ip: str, branch: str = "") -> None:
         """Raise `Forbidden` unless the policies of a user allow it what it asks for."""
-        if principal.verdict(needs, source_ip) is not Verdict.ALLOWED:
+        if principal.verdict(needs, source_ip, branch) is not Verdict.ALLOWED:
             raise Forbidden("insufficient permissions", next="Ask an admin for a policy that allows it.")
 
     def principal_of_user(self, name: str, since_us: int) -> Principal:

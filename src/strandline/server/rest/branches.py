@@ -67,7 +67,6 @@ def create_branch(call: Call) -> Response:
     repository = call.services.repository(call.path["repository"])
     if given.source.endswith("$"):
         raise BadRequest("A branch begins at a commit, not at what is staged.", next="Leave the $ out.")
-    call.permit("fs:CreateBranch", f"arn:lakefs:fs:::repository/{repository.name}/branch/{given.name}")
     made = repository.create_branch(given.name, given.source, hidden=given.hidden)
     return Response(201, str(made.commit_id).encode(), [(b"Content-Type", b"text/html")])
 
@@ -188,12 +187,13 @@ OPERATIONS = (
         "createBranch",
         "POST",
         _ALL,
-        repository_need("fs:ReadRepository"),
+        branch_need("fs:CreateBranch", "{name}"),
         create_branch,
         "Make a branch",
         {201: str},
         "branches",
         body=shapes.BranchCreation,
+        needs_body=True,
     ),
     Operation(
         "getBranch",

@@ -11,7 +11,7 @@ from strandline.errors import StrandlineError
 from strandline.server.auth.verifier import FRESH_S, Principal
 from strandline.server.face import MEMORY_MAX_BYTES, Face
 from strandline.server.messages import Exchange, Request, Response
-from strandline.server.operation import SMALL_BYTES, Call, Need, NoQuery, Operation, fill
+from strandline.server.operation import SMALL_BYTES, Call, Need, NoQuery, Operation, branch_named, fill
 from strandline.server.refusals import BadRequest, NotSupported, Refusal
 from strandline.server.rest.replies import broken, refusal
 from strandline.server.routing import Router
@@ -77,7 +77,8 @@ class RestFace(Face[Operation, Call]):
         query = _query(operation, request)
         if principal is not None:
             exchange.user = principal.user
-            self._permit(operation, query, parameters, principal, request)
+            if not operation.needs_body:
+                self._permit(operation, {**_texts(query), **parameters}, principal, request)
         if operation.unsupported:
             raise NotSupported(operation.unsupported)
         call = Call(services, request, principal, parameters, query)  # type: ignore[arg-type]
@@ -121,23 +122,29 @@ class RestFace(Face[Operation, Call]):
                     call.body = self._decoders[operation.id].decode(data)
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     raise BadRequest(f"The body is not what {operation.id} takes: {error}.") from None
+            if operation.needs_body:
+                self._permit(operation, _given(operation, call), call.principal, call.request)
             self._run(exchange, operation, call, is_small=True)
 
         self._guarded(exchange, step)
 
     def _judge(self, operation: Operation, call: Call) -> None:
         call.principal = self._services.verifier.verify(call.request)
-        self._permit(operation, call.query, call.path, call.principal, call.request)
+        self._permit(operation, _given(operation, call), call.principal, call.request)
 
-    def _permit(
-        self, operation: Operation, query: Any, parameters: dict[str, str], principal: Principal, request: Request
-    ) -> None:
+    def _permit(self, operation: Operation, given: dict[str, str], principal: Principal, request: Request) -> None:
         needs = operation.needs
         assert needs is not None
-        if isinstance(needs, Need) and principal.may_everywhere(needs.action):
+        if operation.judges_each or (isinstance(needs, Need) and principal.may_everywhere(needs.action)):
             return
-        given = {**_texts(query), **parameters, "user_name": principal.user}
-        self._services.verifier.permit(principal, fill(needs, given), request.peer)
+        filled = fill(needs, {**given, "user_name": principal.user})
+        self._services.verifier.permit(principal, filled, request.peer, branch_named(given))
+
+
+def _given(operation: Operation, call: Call) -> dict[str, str]:
+    """What fills the fields of an operation's needs."""
+    body = _texts(call.body) if operation.needs_body else {}
+    return {**body, **_texts(call.query), **call.path}
 
 
 def _query(operation: Operation, request: Request) -> Any:

@@ -17,9 +17,9 @@ from strandline.ids import check_path
 from strandline.repository.refs.ref import Ref
 from strandline.results.rows import CommonPrefix, ObjectInfo, as_info
 from strandline.server.bodies import FormContent
-from strandline.server.conditions import of_write, stage_conditionally
+from strandline.server.conditions import if_range, of_write, outcome, stage_conditionally
 from strandline.server.content import body_of, header_text, is_token
-from strandline.server.etags import etag_of, http_date, matches
+from strandline.server.etags import etag_of, http_date
 from strandline.server.messages import Response
 from strandline.server.namespaces import shown_address
 from strandline.server.operation import (
@@ -185,18 +185,19 @@ def serve_object(call: Call, ref: Ref, info: ObjectInfo, *, is_head: bool = Fals
         for name, value in info.metadata.items()
         if is_token(name)
     ]
-    not_as = call.request.header(b"if-none-match")
-    if not_as and matches(not_as, etag, weak=True):
+    modified_s = info.modified_at_us // 1_000_000
+    refused = outcome(call.request, etag, modified_s)
+    if refused == 304:
         return Response(304, b"", headers)
-    only_as = call.request.header(b"if-match")
-    if only_as and not matches(only_as, etag, weak=False):
-        raise BadRequest("The object has another ETag.", status=412, s3_code="PreconditionFailed")
+    if refused:
+        raise BadRequest("A condition of the request does not hold.", status=412)
     try:
-        wanted = wanted_range(call.request.header(b"range"), info.size)
+        wanted = wanted_range(if_range(call.request, etag, modified_s), info.size)
     except NotSatisfiable:
+        text = f"The object has {info.size:,} bytes; the range lies behind them."
         return Response(
             416,
-            _stats(shapes.Error(f"The object has {info.size:,} bytes; the range lies behind them.")),
+            _stats(shapes.Error(text, "not-satisfiable", call.request.id)),
             [JSON, (b"Content-Range", b"bytes */%d" % info.size)],
         )
     start, end = wanted or (0, info.size)
@@ -418,7 +419,7 @@ OPERATIONS = (
         "deleteObjects",
         "POST",
         _WRITTEN + "/delete",
-        repository_need("fs:ListObjects"),
+        object_need("fs:DeleteObject", "{paths}"),
         delete_objects,
         "Delete several objects",
         {200: shapes.ObjectErrorList},
@@ -426,6 +427,7 @@ OPERATIONS = (
         query=DeleteMany,
         body=shapes.PathList,
         body_max=4 << 20,
+        judges_each=True,
     ),
     Operation(
         "copyObject",

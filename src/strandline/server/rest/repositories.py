@@ -15,7 +15,7 @@ from strandline.repository.repository import Repository
 from strandline.server.etags import matches
 from strandline.server.messages import Response
 from strandline.server.namespaces import namespace_of, shown_namespace
-from strandline.server.operation import Call, Operation, everything, repository_need
+from strandline.server.operation import Call, Need, Operation, everything, repository_need
 from strandline.server.refusals import BadRequest, NotSupported
 from strandline.server.rest import shapes
 from strandline.server.rest.replies import amount_of, json, nothing, page
@@ -198,13 +198,14 @@ OPERATIONS = (
         "createRepository",
         "POST",
         "/repositories",
-        everything("fs:CreateRepository"),
+        Need("fs:CreateRepository", "arn:lakefs:fs:::repository/{name}"),
         create_repository,
         "Make a repository",
         {201: shapes.Repository},
         "repositories",
         query=Bare,
         body=shapes.RepositoryCreation,
+        needs_body=True,
     ),
     Operation(
         "getRepository",

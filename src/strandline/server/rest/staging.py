@@ -15,7 +15,7 @@ from strandline.results.rows import as_info
 from strandline.server.links import ADDRESS_LASTS_S, PRESIGNED_S, AddressClaims, LinkClaims
 from strandline.server.messages import Response
 from strandline.server.namespaces import address_below, shown_address
-from strandline.server.operation import Call, Operation, Staging, branch_need, object_arn, object_need
+from strandline.server.operation import Call, Operation, Staging, object_arn, object_need
 from strandline.server.refusals import BadRequest, NotSupported
 from strandline.server.rest import shapes
 from strandline.server.rest.objects import stats_of
@@ -165,11 +165,12 @@ def _foreign(call: Call, address: str) -> str:
 def stage_many(call: Call) -> Response:
     given: shapes.BulkStage = call.body
     repository = call.path["repository"]
+    for one in given.objects:
+        call.permit("fs:WriteObject", object_arn(repository, one.path))
     branch = call.services.branch(repository, call.path["branch"])
     now_us = call.services.clock.now_us()
     entries = []
     for one in given.objects:
-        call.permit("fs:WriteObject", object_arn(repository, one.path))
         entry = Entry(
             physical_address=_foreign(call, one.physical_address),
             size=one.size_bytes,
@@ -225,13 +226,14 @@ OPERATIONS = (
         "stageObjects",
         "POST",
         _BRANCH + "/objects/stage",
-        branch_need("fs:ReadBranch"),
+        object_need("fs:WriteObject", "{objects}"),
         stage_many,
         "Stage many objects whose bytes are in an object store",
         {200: shapes.StagedCount},
         "staging",
         body=shapes.BulkStage,
         body_max=BULK_MAX_BYTES,
+        judges_each=True,
         is_ours=True,
     ),
 )

@@ -6,7 +6,7 @@ import msgspec
 
 from strandline.errors import RefNotFound
 from strandline.server.messages import Response
-from strandline.server.operation import Call, Operation, repository_need, tag_need
+from strandline.server.operation import Call, Need, Operation, repository_need, tag_need
 from strandline.server.refusals import BadRequest
 from strandline.server.rest import shapes
 from strandline.server.rest.replies import amount_of, json, nothing, refs_page
@@ -31,7 +31,6 @@ def create_tag(call: Call) -> Response:
     repository = call.services.repository(call.path["repository"])
     if given.ref.endswith("$"):
         raise BadRequest("A tag names a commit, not what is staged.", next="Leave the $ out.")
-    call.permit("fs:CreateTag", f"arn:lakefs:fs:::repository/{repository.name}/tag/{given.id}")
     made = repository.create_tag(given.id, given.ref)
     return json(201, shapes.Ref(given.id, made.commit_id))
 
@@ -69,12 +68,13 @@ OPERATIONS = (
         "createTag",
         "POST",
         _ALL,
-        repository_need("fs:ReadRepository"),
+        Need("fs:CreateTag", "arn:lakefs:fs:::repository/{repository}/tag/{id}"),
         create_tag,
         "Name a commit",
         {201: shapes.Ref},
         "tags",
         body=shapes.TagCreation,
+        needs_body=True,
     ),
     Operation(
         "getTag", "GET", _ONE, tag_need("fs:ReadTag"), get_tag, "A tag and its commit", {200: shapes.Ref}, "tags"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from strandline.errors import AlreadyExists, NotFound
-from strandline.iam.policy import Need
 from strandline.server.messages import Response
 from strandline.server.operation import everything, repository_need
 from strandline.server.refusals import NotSupported, Refusal
@@ -82,6 +81,8 @@ OPERATIONS = (
     S3Operation(
         "GetBucketVersioning", "GET", "bucket", repository_need("fs:ReadRepository"), get_versioning, ("versioning",)
     ),
-    S3Operation("CreateBucket", "PUT", "bucket", Need("fs:CreateRepository", "*"), create_bucket, body="document"),
+    S3Operation(
+        "CreateBucket", "PUT", "bucket", repository_need("fs:CreateRepository"), create_bucket, body="document"
+    ),
     S3Operation("DeleteBucket", "DELETE", "bucket", repository_need("fs:DeleteRepository"), delete_bucket),
 )

@@ -83,10 +83,10 @@ class S3Face(Face[S3Operation, S3Call]):
 
     def _permit(self, operation: S3Operation, call: S3Call) -> None:
         needs = operation.needs
-        if isinstance(needs, Need) and call.principal.may_everywhere(needs.action):
+        if operation.judges_each or (isinstance(needs, Need) and call.principal.may_everywhere(needs.action)):
             return
         values = {"repository": call.bucket, "branch": call.ref, "ref": call.ref, "path": call.path}
-        self._services.verifier.permit(call.principal, fill(needs, values), call.request.peer)
+        self._services.verifier.permit(call.principal, fill(needs, values), call.request.peer, call.ref)
 
     def _take(self, exchange: Exchange, operation: S3Operation, call: S3Call) -> None:
         if call.signed.is_streaming and operation.body != "content":

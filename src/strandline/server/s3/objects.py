@@ -15,7 +15,7 @@ from strandline.server.conditions import of_write, outcome, stage_conditionally
 from strandline.server.content import body_of, header_text, is_token
 from strandline.server.etags import etag_of, http_date
 from strandline.server.messages import Response
-from strandline.server.operation import Staging, object_arn, object_need, repository_need
+from strandline.server.operation import Staging, object_arn, object_need
 from strandline.server.ranges import NotSatisfiable, wanted_range
 from strandline.server.refusals import BadRequest, NotSupported, Refusal
 from strandline.server.s3.bodies import KEPT_HEADERS, KEPT_PREFIX, user_metadata
@@ -266,9 +266,10 @@ OPERATIONS = (
         "DeleteObjects",
         "POST",
         "bucket",
-        repository_need("fs:ListObjects"),
+        object_need("fs:DeleteObject", "{keys}"),
         delete_objects,
         ("delete",),
         body="document",
+        judges_each=True,
     ),
 )

@@ -41,6 +41,10 @@ class S3Call(AnyCall):
     def repository(self) -> str:
         return self.bucket
 
+    @property
+    def named_branch(self) -> str:
+        return self.ref
+
     def key_of(self, ref: str, path: str) -> str:
         """A key as the client knows it."""
         return path if self.services.options.s3_flat else f"{ref}/{path}"
@@ -59,6 +63,7 @@ class S3Operation:
         asks: names in the query that make a request one of this operation; of two rows that match, the one with more.
         header: a header that makes it one of this operation, or b"".
         needs: what the caller has to be allowed.
+        judges_each: the handler judges the keys of its document one by one, and answers for each.
     """
 
     id: str
@@ -69,6 +74,7 @@ class S3Operation:
     asks: tuple[str, ...] = ()
     header: bytes = b""
     body: BodyKind = "none"
+    judges_each: bool = False
     cost: Cost = "blocking"
 
 
