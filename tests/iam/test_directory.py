@@ -19,7 +19,7 @@ from strandline.errors import (
     StoreUnavailable,
     UsageError,
 )
-from strandline.iam.directory import CREDENTIALS_MAX, PARTITION, Directory
+from strandline.iam.directory import CREDENTIALS_MAX, GONE, PARTITION, Directory
 from strandline.iam.records import Credential, Group, Policy, Statement, User
 from strandline.iam.sealing import Sealer, secret_file
 from strandline.kv.memory import MemoryStore
@@ -90,12 +90,13 @@ def test_deleting_takes_all_along(directory: Directory, kv: MemoryStore) -> None
     directory.attach("reads", "group", "crew")
     credential, _ = directory.create_credential("ann")
     directory.delete_user("ann")
-    assert not [key for key, _ in kv.scan(PARTITION) if b"ann" in key]
+    assert not [key for key, value in kv.scan(PARTITION) if b"ann" in key and (key, value) != (b"user/ann", GONE)]
     directory.delete_group("crew")
-    assert not [key for key, _ in kv.scan(PARTITION) if b"crew" in key]
+    assert not [key for key, value in kv.scan(PARTITION) if b"crew" in key and (key, value) != (b"group/crew", GONE)]
     directory.delete_policy("reads")
     assert directory.credential(credential.id) is None
     after = dict(kv.scan(PARTITION))
+    assert {after.pop(key) for key in (b"user/ann", b"group/crew", b"policy/reads")} == {GONE}
     assert before.pop(b"epoch") != after.pop(b"epoch")
     assert after == before
     for call in (directory.delete_user, directory.delete_group, directory.delete_policy):
@@ -203,7 +204,7 @@ def test_a_tie_to_what_is_leaving_is_taken_back(
     monkeypatch.setattr(Directory, "_changed", meanwhile)
     with pytest.raises(NotFound):
         directory.add_member("crew", "ann")
-    assert not [key for key, _ in kv.scan(PARTITION) if b"ann" in key]
+    assert not [key for key, value in kv.scan(PARTITION) if b"ann" in key and (key, value) != (b"user/ann", GONE)]
 
 
 def test_every_change_is_another_epoch(directory: Directory) -> None:
@@ -291,3 +292,39 @@ def test_the_secret_of_an_embedded_lake(tmp_path: Path) -> None:
         with pytest.raises(InvalidSettings):
             Sealer(short)
     assert "the secret" not in repr(SECRET)
+
+
+def test_a_slow_deletion_leaves_whoever_has_the_name_since_then(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory.create_user("ann")
+    first = Directory._gone
+
+    def meanwhile(self: Directory, leaving: Any) -> None:
+        monkeypatch.setattr(Directory, "_gone", first)
+        directory.delete_user("ann")  # goes on with the same deletion, and ends it
+        directory.create_user("ann")
+        directory.add_member("Viewers", "ann")
+        first(self, leaving)
+
+    monkeypatch.setattr(Directory, "_gone", meanwhile)
+    directory.delete_user("ann")
+    assert [group.name for group in directory.groups_of("ann")] == ["Viewers"]
+    with pytest.raises(AlreadyExists):
+        directory.create_user("ann")
+
+
+def test_secret_keys_are_exchanged(kv: MemoryStore) -> None:
+    old, new = Secret("the old secret key of the server"), Secret("the new secret key of the server")
+    before = Directory(kv, SystemClock(), Sealer([old]))
+    credential, secret = before.set_up("admin")
+    both = Directory(kv, SystemClock(), Sealer([new, old]))
+    assert both.reseal() == 1
+    assert both.reseal() == 0
+    after = Directory(kv, SystemClock(), Sealer([new]))
+    found = after.credential(credential.id)
+    assert found is not None
+    assert after.secret_of(found).reveal() == secret.reveal()
+    after.check_secrets()
+    with pytest.raises(InvalidSettings):
+        before.check_secrets()

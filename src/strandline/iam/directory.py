@@ -9,16 +9,17 @@ on.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
 from strandline.clock import Clock
 from strandline.envelope import decode, encode
-from strandline.errors import AlreadyExists, NotAllowed, NotFound, UsageError
+from strandline.errors import AlreadyExists, InvalidSettings, NotAllowed, NotFound, UsageError
 from strandline.iam import fixed
 from strandline.iam.policy import check_statements
 from strandline.iam.records import Credential, Group, Policy, Statement, User, check_name
@@ -36,10 +37,19 @@ SECRET_BYTES = 30
 CREDENTIALS_MAX = 20
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 ATTEMPTS = 16
+GONE = b""
+"""What the key of a deleted entity holds: deleting the key itself could take another one of the name away."""
 
 Entity = TypeVar("Entity", User, Group, Policy)
 Holder = Literal["user", "group"]
 KINDS: dict[type, str] = {User: "user", Group: "group", Policy: "policy"}
+
+
+class _Leaving(NamedTuple):
+    """What a deletion has marked: its key, and the record with the mark."""
+
+    key: bytes
+    raw: bytes
 
 
 class SetupRecord(msgspec.Struct, frozen=True):
@@ -114,9 +124,42 @@ class Directory:
             self._kv.set_if(PARTITION, SETUP, record, ABSENT)
         except PredicateFailed:
             self.delete_credential(name, made[0].id)
+            if self.admin() != name:
+                self.remove_member(fixed.ADMINS, name)
             raise taken from None
         self._changed()
         return made
+
+    def reseal(self) -> int:
+        """Seal all secrets with the first key, so that the others can be taken away; returns how many were sealed anew.
+
+        Raises:
+            InvalidSettings: one was sealed with a key that is not there.
+        """
+        count = 0
+        for key, raw in list(self._scan("credential/")):
+            credential = decode(Credential, raw, f"access key {_last(key)}")
+            if credential.sealed_with == self._sealer.first:
+                continue
+            sealed, sealed_with = self._sealer.seal(self.secret_of(credential), credential.id, credential.user)
+            with suppress(PredicateFailed):  # it was deleted meanwhile
+                self._kv.set_if(
+                    PARTITION, key, encode(replace(credential, sealed=sealed, sealed_with=sealed_with)), raw
+                )
+                count += 1
+        return count
+
+    def check_secrets(self) -> None:
+        """Raise `InvalidSettings` if the secret keys of the server open none of the access keys."""
+        error: InvalidSettings | None = None
+        for key, raw in self._scan("credential/"):
+            try:
+                self.secret_of(decode(Credential, raw, f"access key {_last(key)}"))
+                return
+            except InvalidSettings as wrong:
+                error = wrong
+        if error is not None:
+            raise error
 
     def _ensure(self, entity: Entity) -> None:
         try:
@@ -152,11 +195,13 @@ class Directory:
 
     def _create(self, entity: Entity) -> Entity:
         kind = KINDS[type(entity)]
-        try:
-            self._kv.set_if(PARTITION, _key(kind, entity.name), encode(entity), ABSENT)
-        except PredicateFailed:
-            raise AlreadyExists(f"There is a {kind} {entity.name!r} already.", next="Take another name.") from None
-        return entity
+        for before in (ABSENT, GONE):  # a name that belonged to somebody else is free again
+            try:
+                self._kv.set_if(PARTITION, _key(kind, entity.name), encode(entity), before)
+                return entity
+            except PredicateFailed:
+                continue
+        raise AlreadyExists(f"There is a {kind} {entity.name!r} already.", next="Take another name.")
 
     def change_policy(self, name: str, statements: tuple[Statement, ...]) -> Policy:
         """Replace the statements of a policy, for all who have it."""
@@ -189,7 +234,7 @@ class Directory:
     def _read(self, kind: type[Entity], name: str) -> tuple[bytes, Entity]:
         word = KINDS[kind]
         raw = self._kv.get(PARTITION, _key(word, check_name(name, word)))
-        found = None if raw is None else decode(kind, raw, f"{word} {name!r}")
+        found = decode(kind, raw, f"{word} {name!r}") if raw else None
         if raw is None or found is None or found.is_leaving:
             raise NotFound(f"There is no {word} {name!r}.", next=f"List the {word} names to see which there are.")
         return raw, found
@@ -207,6 +252,7 @@ class Directory:
         found = (
             decode(kind, value, f"{word} {key.decode()!r}")
             for key, value in self._scan(f"{word}/", prefix, after, amount)
+            if value
         )
         return islice((one for one in found if not one.is_leaving), amount)
 
@@ -222,61 +268,69 @@ class Directory:
         """Delete a user with its keys; its tokens and keys are void in every worker that reads the epoch after that."""
         if name == self.admin():
             raise NotAllowed(f"{name!r} is the first admin and cannot be deleted.", next="Delete its keys instead.")
-        self._leave(User, name)
+        leaving = self._leave(User, name)
         for credential in list(self.credentials(name, leaving=True)):
             self._drop_credential(credential)
-        for key, _ in list(self._scan(f"member-of/{name}/")):
-            group = _last(key)
-            self._untie(f"member/{group}/{name}", f"member-of/{name}/{group}")
-        self._detach_all("user", name)
-        self._gone(User, name)
+        groups = [_last(key) for key, _ in self._scan(f"member-of/{name}/")]
+        self._detach_all(leaving, [(f"member/{group}/{name}", f"member-of/{name}/{group}") for group in groups])
+        self._detach_all(leaving, self._policies_tied("user", name))
+        self._gone(leaving)
 
     def delete_group(self, name: str) -> None:
         """Delete a group; what its members could do by it, they cannot any more."""
         if name in fixed.GROUPS:
             raise NotAllowed(f"{name!r} is one of the fixed groups.", next="Take users out of it instead.")
-        self._leave(Group, name)
-        for key, _ in list(self._scan(f"member/{name}/")):
-            user = _last(key)
-            self._untie(f"member/{name}/{user}", f"member-of/{user}/{name}")
-        self._detach_all("group", name)
-        self._gone(Group, name)
+        leaving = self._leave(Group, name)
+        users = [_last(key) for key, _ in self._scan(f"member/{name}/")]
+        self._detach_all(leaving, [(f"member/{name}/{user}", f"member-of/{user}/{name}") for user in users])
+        self._detach_all(leaving, self._policies_tied("group", name))
+        self._gone(leaving)
 
     def delete_policy(self, name: str) -> None:
         """Delete a policy, which then allows and denies nothing."""
         if name in fixed.POLICIES:
             raise NotAllowed(f"{name!r} is one of the fixed policies.", next="Detach it instead.")
-        self._leave(Policy, name)
-        for key, _ in list(self._scan(f"attached/{name}/")):
-            holder, of = key.decode().split("/")[2:]
-            self._untie(f"{holder}-policy/{of}/{name}", f"attached/{name}/{holder}/{of}")
-        self._gone(Policy, name)
+        leaving = self._leave(Policy, name)
+        holders = [key.decode().split("/")[2:] for key, _ in self._scan(f"attached/{name}/")]
+        ties = [(f"{kind}-policy/{of}/{name}", f"attached/{name}/{kind}/{of}") for kind, of in holders]
+        self._detach_all(leaving, ties)
+        self._gone(leaving)
 
-    def _leave(self, kind: type[Entity], name: str) -> None:
+    def _leave(self, kind: type[Entity], name: str) -> _Leaving:
         word = KINDS[kind]
         self._changed()
         for _ in range(ATTEMPTS):
-            raw = self._kv.get(PARTITION, _key(word, check_name(name, word)))
-            if raw is None:
+            key = _key(word, check_name(name, word))
+            raw = self._kv.get(PARTITION, key)
+            if not raw:
                 raise NotFound(f"There is no {word} {name!r}.", next=f"List the {word} names to see which there are.")
             found = decode(kind, raw, f"{word} {name!r}")
             if found.is_leaving:  # a deletion that died: this one goes on with it
-                return
+                return _Leaving(key, raw)
             try:
-                self._kv.set_if(PARTITION, _key(word, name), encode(replace(found, is_leaving=True)), raw)
-                return
+                leaving = encode(replace(found, is_leaving=True))
+                self._kv.set_if(PARTITION, key, leaving, raw)
+                return _Leaving(key, leaving)
             except PredicateFailed:
                 continue
         raise NotAllowed(f"Others keep changing the {word} {name!r}.", next="Repeat the call.")
 
-    def _gone(self, kind: type[User | Group | Policy], name: str) -> None:
-        self._kv.delete(PARTITION, _key(KINDS[kind], name))
+    def _gone(self, leaving: _Leaving) -> None:
+        """End a deletion. Invariant: only what was marked goes; whoever has the name since another deletion stays."""
+        with suppress(PredicateFailed):
+            self._kv.set_if(PARTITION, leaving.key, GONE, leaving.raw)
         self._changed()
 
-    def _detach_all(self, holder: Holder, name: str) -> None:
-        for key, _ in list(self._scan(f"{holder}-policy/{name}/")):
-            policy = _last(key)
-            self._untie(f"{holder}-policy/{name}/{policy}", f"attached/{policy}/{holder}/{name}")
+    def _detach_all(self, leaving: _Leaving, ties: Iterable[tuple[str, str]]) -> None:
+        """Remove ties of what leaves, as long as its name is not somebody else's."""
+        for both in ties:
+            if self._kv.get(PARTITION, leaving.key) != leaving.raw:
+                return
+            self._untie(*both)
+
+    def _policies_tied(self, holder: Holder, name: str) -> list[tuple[str, str]]:
+        policies = [_last(key) for key, _ in self._scan(f"{holder}-policy/{name}/")]
+        return [(f"{holder}-policy/{name}/{policy}", f"attached/{policy}/{holder}/{name}") for policy in policies]
 
     # --- ties ---------------------------------------------------------------------------------------------------------
 
@@ -304,12 +358,14 @@ class Directory:
         self._changed()
 
     def _tie(self, one: tuple[type[Any], str], other: tuple[type[Any], str], *keys: str) -> None:
-        self.get(*one), self.get(*other)
+        before = self.get(*one).created_at, self.get(*other).created_at
         self._changed()
         for key in keys:
             self._kv.set(PARTITION, key.encode(), b"")
         try:  # an end that was marked as leaving may have listed its ties before these were there
-            self.get(*one), self.get(*other)
+            after = self.get(*one).created_at, self.get(*other).created_at
+            if after != before:
+                raise NotFound(f"{one[1]!r} or {other[1]!r} was deleted and made anew.", next="Repeat the call.")
         except NotFound:
             self._untie(*keys)
             raise

@@ -75,6 +75,11 @@ class Sealer:
             ) from None
         return Secret(opened.decode())
 
+    def derive_all(self, purpose: str) -> list[bytes]:
+        """As `derive`, of each secret key, the first one first."""
+        others = [id for id in self._keys if id != self._first]
+        return [self.derive(purpose, id) for id in (self._first, *others)]
+
     def derive(self, purpose: str, key_id: str = "") -> bytes:
         """A key of 32 bytes for one purpose; see RFC 5869."""
         secret = self._keys[key_id or self._first].reveal().encode()

@@ -96,7 +96,7 @@ class App:
             if error is not None:
                 warning("the directory of users cannot be read: %r", error)
 
-        self.services.knowing.run(self.services.verifier.look, done)
+        self.services.looking.run(self.services.verifier.look, done)
 
     def _sweep(self) -> None:
         def done(_: int | None, error: BaseException | None) -> None:

@@ -36,19 +36,25 @@ class LinkClaims(msgspec.Struct, frozen=True, array_like=True):
     """A link to read an object, or to write the bytes of one.
 
     Attributes:
-        ref: a commit id or an expression, for reading; a branch id for writing.
+        repository, repository_id: its name, and which one of the name is meant.
+        ref: the id of a commit, or the name of a branch.
+        branch_id: which branch of the name is meant; "" for a commit.
         place: the address that is written to; "" for reading.
         size_max: how many bytes may be written.
+        user, key_id: who asked for it, and the access key that it showed. Without them the link is void.
     """
 
     method: str
     repository: str
+    repository_id: str
     ref: str
+    branch_id: str
     path: str
     place: str
     size_max: int
     expires_s: int
     user: str
+    key_id: str
     issued_us: int
 
 
@@ -56,16 +62,17 @@ class Links:
     """Signs claims, and reads what it signed.
 
     Args:
-        key: 32 bytes.
+        key: 32 bytes, that signs.
+        older: keys that have signed.
     """
 
-    def __init__(self, key: bytes) -> None:
-        self._key = key
+    def __init__(self, key: bytes, *older: bytes) -> None:
+        self._keys = (key, *older)
 
     def sign(self, claims: msgspec.Struct) -> str:
         """A text of letters, digits, "-", "_" and "." that holds the claims."""
         body = msgspec.msgpack.encode(claims)
-        return f"{_text(body)}.{_text(self._mac(type(claims), body))}"
+        return f"{_text(body)}.{_text(_mac(self._keys[0], type(claims), body))}"
 
     def read(self, kind: type[Claims], text: str) -> Claims:
         """The claims of a text; their time is the caller's to judge.
@@ -78,16 +85,31 @@ class Links:
             body, mac = _bytes(body_text), _bytes(mac_text)
         except ValueError:
             raise BadRequest("The link is malformed.") from None
-        if not hmac.compare_digest(mac, self._mac(kind, body)):
+        if not self._is_ours(kind, body, mac):
             raise NotAuthenticated("The link is not one of this server.", status=403)
-        return msgspec.msgpack.decode(body, type=kind)
+        try:
+            return msgspec.msgpack.decode(body, type=kind)
+        except msgspec.MsgspecError:
+            raise NotAuthenticated("The link is of another version of the server.", status=403) from None
 
     def seal_address(self, claims: AddressClaims) -> str:
         """The short proof that an address was given out; the claims themselves are known when it comes back."""
-        return _text(self._mac(AddressClaims, msgspec.msgpack.encode(claims)))
+        return _text(_mac(self._keys[0], AddressClaims, msgspec.msgpack.encode(claims)))
 
-    def _mac(self, kind: type[msgspec.Struct], body: bytes) -> bytes:
-        return hmac.new(self._key, kind.__name__.encode() + b"\0" + body, hashlib.sha256).digest()[:_MAC_BYTES]
+    def sealed_address(self, claims: AddressClaims, proof: str) -> bool:
+        """Whether this is the proof of an address."""
+        try:
+            mac = _bytes(proof)
+        except ValueError:
+            return False
+        return self._is_ours(AddressClaims, msgspec.msgpack.encode(claims), mac)
+
+    def _is_ours(self, kind: type[msgspec.Struct], body: bytes, mac: bytes) -> bool:
+        return any(hmac.compare_digest(mac, _mac(key, kind, body)) for key in self._keys)
+
+
+def _mac(key: bytes, kind: type[msgspec.Struct], body: bytes) -> bytes:
+    return hmac.new(key, kind.__name__.encode() + b"\0" + body, hashlib.sha256).digest()[:_MAC_BYTES]
 
 
 def _text(data: bytes) -> str:

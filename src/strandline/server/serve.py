@@ -72,7 +72,7 @@ def make_services(lake: Lake, configuration: Configuration, address: str) -> Ser
     """What the operations of a worker share."""
     sealer = sealer_of(lake, configuration)
     directory = Directory(lake._kv, lake._clock, sealer)
-    tokens = Tokens(sealer.derive("tokens"))
+    tokens = Tokens(*sealer.derive_all("tokens"))
     options = Options(
         address=address,
         s3_domain=configuration.s3_domain,
@@ -82,7 +82,7 @@ def make_services(lake: Lake, configuration: Configuration, address: str) -> Ser
         is_multi=configuration.workers > 1,
     )
     verifier = Verifier(directory, tokens, lake._clock)
-    return Services(lake, directory, verifier, tokens, Links(sealer.derive("links")), options)
+    return Services(lake, directory, verifier, tokens, Links(*sealer.derive_all("links")), options)
 
 
 def set_up(lake: Lake, configuration: Configuration) -> FirstKeys | None:

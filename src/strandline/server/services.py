@@ -7,8 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from msgspec.structs import replace
-
 from strandline.clock import Clock
 from strandline.errors import RefNotFound
 from strandline.iam.directory import Directory
@@ -19,7 +17,7 @@ from strandline.repository.refs.ref import Ref
 from strandline.repository.repository import Repository
 from strandline.results.rows import ObjectInfo
 from strandline.server.auth.tokens import Tokens
-from strandline.server.auth.verifier import Verifier
+from strandline.server.auth.verifier import Principal, Verifier
 from strandline.server.lanes import Lanes
 from strandline.server.links import PRESIGNED_S, LinkClaims, Links
 from strandline.server.namespaces import shown_namespace
@@ -69,6 +67,8 @@ class Services:
     bodies: Pool = field(default_factory=lambda: Pool("bodies", BODY_THREADS, BODY_WAITING_MAX))
     knowing: Pool = field(default_factory=lambda: Pool("knowing", KNOWING_THREADS, KNOWING_WAITING_MAX))
     """For who is who: long calls must not keep the server from knowing what still holds."""
+    looking: Pool = field(default_factory=lambda: Pool("looking", 1, 4))
+    """For the epoch alone: many unknown callers must not keep it waiting."""
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8, "strandline-readers"))
     _repositories: dict[str, tuple[Repository, float]] = field(default_factory=dict)
     _refs: dict[tuple[str, str], Ref] = field(default_factory=dict)
@@ -153,21 +153,46 @@ class Services:
             found = self._namespaces[id] = shown_namespace(self.lake, self.repository(repository).settings)
         return found
 
-    def presigned_read(self, user: str, repository: str, ref: Ref, info: ObjectInfo) -> tuple[str, int]:
+    def link_of(
+        self,
+        method: str,
+        principal: Principal,
+        repository: str,
+        ref: Ref,
+        path: str,
+        expires_s: int,
+        place: str = "",
+        size_max: int = 0,
+    ) -> str:
+        """A link that this server signs, by which anybody can do one thing for a while as a principal could."""
+        is_branch = isinstance(ref, Branch)
+        claims = LinkClaims(
+            method=method,
+            repository=repository,
+            repository_id=ref._core.stores.repository_id,
+            ref=ref.name if isinstance(ref, Branch) else str(ref.commit_id),
+            branch_id=ref.branch_id if is_branch else "",  # type: ignore[attr-defined]
+            path=path,
+            place=place,
+            size_max=size_max,
+            expires_s=expires_s,
+            user=principal.user,
+            key_id=principal.key_id,
+            issued_us=self.clock.now_us(),
+        )
+        return f"{self.options.address}/links/{self.links.sign(claims)}"
+
+    def presigned_read(self, principal: Principal, repository: str, ref: Ref, info: ObjectInfo) -> tuple[str, int]:
         """A link by which anybody can read an object for a while, and when it ends, in seconds since 1970 UTC."""
         expires_s = self.clock.now_us() // 1_000_000 + PRESIGNED_S
         blobs, key = ref._locate(info)
         url = blobs.presigned("GET", key, PRESIGNED_S)
         if url is None:
-            now_us = self.clock.now_us()
-            claims = LinkClaims("GET", repository, str(ref.commit_id), info.path, "", 0, expires_s, user, now_us)
-            if isinstance(ref, Branch):
-                claims = replace(claims, ref=ref.name)
-            url = f"{self.options.address}/links/{self.links.sign(claims)}"
+            url = self.link_of("GET", principal, repository, ref, info.path, expires_s)
         return url, expires_s
 
     def close(self) -> None:
         """End the threads; what is under way is ended first."""
-        for pool in (self.work, self.bodies, self.knowing):
+        for pool in (self.work, self.bodies, self.knowing, self.looking):
             pool.close()
         self.readers.shutdown(wait=False, cancel_futures=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -36,11 +37,13 @@ class Tokens:
     """Issues tokens, and reads them.
 
     Args:
-        key: 32 bytes.
+        key: 32 bytes, that signs.
+        older: keys that have signed.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, *older: bytes) -> None:
         self._key = key
+        self._keys = (key, *older)
 
     def issue(self, user: str, key_id: str, now_us: int, lasts_s: int = LASTS_S) -> tuple[str, int]:
         """A new token, and when it expires, in seconds since 1970 UTC."""
@@ -64,7 +67,7 @@ class Tokens:
         """
         options: Any = {"require": ["iss", "sub", "jti", "iat", "exp"], "verify_exp": False, "verify_iat": False}
         try:
-            claims = jwt.decode(text, self._key, [ALGORITHM], issuer=ISSUER, options=options)
+            claims = self._decoded(text, options)
             token = Token(
                 str(claims["sub"]), str(claims["key"]), str(claims["jti"]), int(claims["us"]), int(claims["exp"])
             )
@@ -74,3 +77,9 @@ class Tokens:
             expired = datetime.fromtimestamp(token.expires_s, UTC)
             raise NotAuthenticated(f"The token expired at {expired:%Y-%m-%d %H:%M:%S} UTC.", next="Log in again.")
         return token
+
+    def _decoded(self, text: str, options: Any) -> dict[str, Any]:
+        for key in self._keys[:-1]:
+            with suppress(jwt.InvalidSignatureError):
+                return jwt.decode(text, key, [ALGORITHM], issuer=ISSUER, options=options)
+        return jwt.decode(text, self._keys[-1], [ALGORITHM], issuer=ISSUER, options=options)

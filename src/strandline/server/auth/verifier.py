@@ -50,14 +50,16 @@ class Principal:
     Attributes:
         user: its name.
         rules: what it may do.
+        key_id: the access key that it showed, or that its token was given for.
         secret: of its access key, if it showed one by a signature.
         epoch: of the directory when all this was read.
     """
 
-    __slots__ = ("_everywhere", "_known", "epoch", "read_at", "rules", "secret", "user")
+    __slots__ = ("_everywhere", "_known", "epoch", "key_id", "read_at", "rules", "secret", "user")
 
-    def __init__(self, user: str, rules: Rules, secret: Secret, epoch: bytes, read_at: float) -> None:
+    def __init__(self, user: str, key_id: str, rules: Rules, secret: Secret, epoch: bytes, read_at: float) -> None:
         self.user = user
+        self.key_id = key_id
         self.rules = rules
         self.secret = secret
         self.epoch = epoch
@@ -145,12 +147,12 @@ class Verifier:
         self._see_to_it()
         epoch = self._epoch
         if kind == b"Basic":
-            user, secret = self._basic(text, request.peer)
+            user, key_id = self._basic(text, request.peer)
         elif kind in (b"Bearer", b"Cookie"):
-            user, secret = self._token(text.decode("latin-1")), Secret("")
+            user, key_id = self._token(text.decode("latin-1"))
         else:
             raise NotAuthenticated("error authenticating request", next="Show an access key, or a token of a login.")
-        principal = self._principal(user, secret, epoch)
+        principal = self._principal(user, key_id, Secret(""), epoch)
         if kind == b"Basic":  # a token expires at a moment of its own, so it is read each time
             self._remember(self._name(shown), principal)
         return principal
@@ -161,14 +163,14 @@ class Verifier:
         user = self._check(key_id, secret, peer)
         return self._tokens.issue(user, key_id, self._clock.now_us())
 
-    def _basic(self, text: bytes, peer: str) -> tuple[str, Secret]:
+    def _basic(self, text: bytes, peer: str) -> tuple[str, str]:
         try:
             key_id, _, secret = base64.b64decode(text, validate=True).decode().partition(":")
         except (binascii.Error, UnicodeDecodeError):
             raise NotAuthenticated(
                 "The Authorization header is malformed.", next="Send an access key and its secret."
             ) from None
-        return self._check(key_id, secret, peer), Secret(secret)
+        return self._check(key_id, secret, peer), key_id
 
     def _check(self, key_id: str, secret: str, peer: str) -> str:
         """The user of an access key whose secret this is, compared in constant time even if there is no such key."""
@@ -186,15 +188,19 @@ class Verifier:
             raise NotAuthenticated(_WRONG, next="Look at the access key; an admin can make a new one.")
         return credential.user
 
-    def _token(self, text: str) -> str:
+    def _token(self, text: str) -> tuple[str, str]:
         token = self._tokens.read(text, self._clock.now_us())
-        user = self._user(token.user, token.issued_us)
-        credential = self._directory.credential(token.key_id)
-        if credential is None or credential.user != user.name or token.issued_us < credential.created_at:
-            raise NotAuthenticated("The access key of the token was deleted.", next="Log in again.")
-        if token.issued_us < user.sessions_from:
-            raise NotAuthenticated("The session of the token was ended.", next="Log in again.")
-        return user.name
+        self._refuse_void("token", token.user, token.key_id, token.issued_us)
+        return token.user, token.key_id
+
+    def _refuse_void(self, what: str, name: str, key_id: str, issued_us: int) -> None:
+        """Raise `NotAuthenticated` if a token or a link outlived its user, its access key, or a logout everywhere."""
+        user = self._user(name, issued_us)
+        credential = self._directory.credential(key_id)
+        if credential is None or credential.user != user.name or issued_us < credential.created_at:
+            raise NotAuthenticated(f"The access key of the {what} was deleted.", next="Log in again.")
+        if issued_us < user.sessions_from:
+            raise NotAuthenticated(f"The session of the {what} was ended.", next="Log in again.")
 
     # --- signatures --------------------------------------------------------------------------------------------------
 
@@ -214,7 +220,7 @@ class Verifier:
         credential = self._directory.credential(signed.key_id)
         if credential is None:
             raise NotAuthenticated("There is no such access key.", status=403, s3_code="InvalidAccessKeyId")
-        principal = self._principal(credential.user, self._directory.secret_of(credential), epoch)
+        principal = self._principal(credential.user, signed.key_id, self._directory.secret_of(credential), epoch)
         self._remember(b"key " + signed.key_id.encode(), principal)
         return principal
 
@@ -229,15 +235,15 @@ class Verifier:
         if principal.verdict(needs, source_ip, branch) is not Verdict.ALLOWED:
             raise Forbidden("insufficient permissions", next="Ask an admin for a policy that allows it.")
 
-    def principal_of_user(self, name: str, since_us: int) -> Principal:
-        """What a user may do now, for what it asked for earlier, such as by a link.
+    def principal_of_link(self, name: str, key_id: str, issued_us: int) -> Principal:
+        """What a user may do now, for what it asked for earlier.
 
         Raises:
-            NotAuthenticated: it was deleted since, whoever has its name now.
+            NotAuthenticated: it was deleted since, whoever has its name now; or its key was; or its sessions ended.
         """
         self._see_to_it()
-        self._user(name, since_us)
-        return self._principal(name, Secret(""), self._epoch)
+        self._refuse_void("link", name, key_id, issued_us)
+        return self._principal(name, key_id, Secret(""), self._epoch)
 
     def _user(self, name: str, since_us: int) -> User:
         try:
@@ -248,14 +254,14 @@ class Verifier:
             raise NotAuthenticated("The user was deleted; another one has its name.", status=401)
         return user
 
-    def _principal(self, user: str, secret: Secret, epoch: bytes) -> Principal:
+    def _principal(self, user: str, key_id: str, secret: Secret, epoch: bytes) -> Principal:
         began = steady_s()
         try:
             name = self._directory.get(User, user).name
         except NotFound:
             raise NotAuthenticated("The user of the access key was deleted.", s3_code="InvalidAccessKeyId") from None
         rules = Rules(name, self._directory.statements_of(name))
-        return Principal(name, rules, secret, epoch, began)
+        return Principal(name, key_id, rules, secret, epoch, began)
 
     def _see_to_it(self) -> None:
         if not self.is_fresh:

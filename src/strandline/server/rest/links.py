@@ -6,8 +6,10 @@ from io import BytesIO
 from typing import BinaryIO
 
 from strandline.blob import BlobExists
-from strandline.errors import StrandlineError
+from strandline.errors import BranchGone, RefNotFound, StrandlineError
 from strandline.iam.policy import Need
+from strandline.repository.branch import Branch
+from strandline.repository.refs.ref import Ref
 from strandline.server.auth.verifier import Principal
 from strandline.server.bodies import Limited
 from strandline.server.face import MEMORY_MAX_BYTES, Answering
@@ -58,22 +60,39 @@ class LinkFace(Answering):
 
     def _principal(self, request: Request, claims: LinkClaims, action: str) -> Principal:
         verifier = self._services.verifier
-        principal = verifier.principal_of_user(claims.user, claims.issued_us)
-        verifier.permit(principal, Need(action, object_arn(claims.repository, claims.path)), request.peer)
+        principal = verifier.principal_of_link(claims.user, claims.key_id, claims.issued_us)
+        need = Need(action, object_arn(claims.repository, claims.path))
+        verifier.permit(principal, need, request.peer, claims.ref)
         return principal
+
+    def _ref(self, claims: LinkClaims) -> Ref:
+        """What a link is about; a branch or a repository that has its name since then is another one."""
+        for is_last in (False, True):
+            try:
+                ref = self._services.ref(claims.repository, claims.ref)
+                if ref._core.stores.repository_id == claims.repository_id and (
+                    not isinstance(ref, Branch) or ref._at.read(shared=True).branch.branch_id == claims.branch_id
+                ):
+                    return ref
+            except BranchGone:
+                if is_last:
+                    break
+            self._services.forget(claims.repository)
+        raise RefNotFound("What the link was for is not there any more.", next="Ask for a new link.")
 
     def _get(self, request: Request, claims: LinkClaims) -> Response:
         principal = self._principal(request, claims, "fs:ReadObject")
-        ref = self._services.ref(claims.repository, claims.ref)
+        ref = self._ref(claims)
         call = Call(self._services, request, principal, {"repository": claims.repository}, NoQuery())
         return serve_object(call, ref, ref.stat(claims.path), is_head=request.method == "HEAD")
 
     def _put(self, request: Request, claims: LinkClaims, file: BinaryIO) -> Response:
         self._principal(request, claims, "fs:WriteObject")
-        blobs = self._services.repository(claims.repository)._core.resolver.namespace
+        blobs = self._ref(claims)._core.resolver.namespace
         content = Limited(file, claims.size_max)
         try:
             blobs.put(claims.place, content, "create")  # type: ignore[arg-type]
         except BlobExists:
             raise Refusal("The link was used before.", status=409, next="Ask for a new address.") from None
+        self._principal(request, claims, "fs:WriteObject")  # the body may have taken long
         return Response(200, b"", [(b"ETag", f'"{content.md5.hexdigest()}"'.encode())])

@@ -126,7 +126,7 @@ def stat_object(call: Call) -> Response:
     stats = stats_of(call, call.path["repository"], info, metadata=call.query.user_metadata)
     if call.query.presign:
         stats.physical_address, stats.physical_address_expiry = call.services.presigned_read(
-            call.principal.user, call.path["repository"], ref, info
+            call.principal, call.path["repository"], ref, info
         )
     return json(200, stats)
 
@@ -148,7 +148,7 @@ def list_objects(call: Call) -> Response:
             # to list names is one permission, to read what they name is another
             if isinstance(row, ObjectInfo) and call.may("fs:ReadObject", object_arn(repository, row.path)):
                 stats.physical_address, stats.physical_address_expiry = call.services.presigned_read(
-                    call.principal.user, repository, ref, row
+                    call.principal, repository, ref, row
                 )
     return json(200, shapes.ObjectStatsList(pagination, results))
 
@@ -157,7 +157,7 @@ def get_object(call: Call) -> Response:
     ref = call.services.ref(call.path["repository"], call.path["ref"])
     info = ref.stat(call.query.path)
     if call.query.presign:
-        url, _ = call.services.presigned_read(call.principal.user, call.path["repository"], ref, info)
+        url, _ = call.services.presigned_read(call.principal, call.path["repository"], ref, info)
         return Response(302, b"", [(b"Location", url.encode())])
     return serve_object(call, ref, info)
 

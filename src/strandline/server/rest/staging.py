@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
-
 import msgspec
 from msgspec.structs import replace
 
@@ -12,7 +10,7 @@ from strandline.core.texts import check_entries, check_metadata
 from strandline.ids import check_path
 from strandline.repository.branch import Branch
 from strandline.results.rows import as_info
-from strandline.server.links import ADDRESS_LASTS_S, PRESIGNED_S, AddressClaims, LinkClaims
+from strandline.server.links import ADDRESS_LASTS_S, PRESIGNED_S, AddressClaims
 from strandline.server.messages import Response
 from strandline.server.namespaces import address_below, shown_address
 from strandline.server.operation import Call, Operation, Staging, object_arn, object_need
@@ -55,18 +53,7 @@ def get_physical_address(call: Call) -> Response:
         expires_s = now_s + PRESIGNED_S
         url = blobs.presigned("PUT", key, PRESIGNED_S)
         if url is None:
-            claims = LinkClaims(
-                "PUT",
-                repository,
-                branch.branch_id,
-                path,
-                key,
-                PUT_MAX_BYTES,
-                expires_s,
-                call.principal.user,
-                call.services.clock.now_us(),
-            )
-            url = f"{call.services.options.address}/links/{call.services.links.sign(claims)}"
+            url = call.services.link_of("PUT", call.principal, repository, branch, path, expires_s, key, PUT_MAX_BYTES)
         location.presigned_url, location.presigned_url_expiry = url, expires_s
     return json(200, location)
 
@@ -125,8 +112,7 @@ def _address(call: Call, branch: Branch, path: str, given: str) -> str:
         raise BadRequest("The address lacks its proof.", next="Ask for one: GET …/staging/backing.")
     if now_s - int(issued) > ADDRESS_LASTS_S:
         raise BadRequest("The address was given out more than a day ago.", next="Ask for a new one.")
-    expected = call.services.links.seal_address(_claims(call, branch, path, key, int(issued)))
-    if not hmac.compare_digest(expected, mac):
+    if not call.services.links.sealed_address(_claims(call, branch, path, key, int(issued)), mac):
         raise BadRequest(
             "The address was given out for another path, branch or user.", next="Ask for one: GET …/staging/backing."
         )
