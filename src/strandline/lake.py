@@ -203,9 +203,13 @@ class Lake:
         return Repository(self._core(record))
 
     @logged("delete repository")
-    def delete_repository(self, name: str) -> None:
-        """Delete a repository: its branches, tags, commits and staged changes. The bytes of its objects stay."""
-        record = delete_repository(self._kv, name, self._clock, self._stores)
+    def delete_repository(self, name: str, *, force: bool = False) -> None:
+        """Delete a repository: its branches, tags, commits and staged changes. The bytes of its objects stay.
+
+        Args:
+            force: even if it is read-only.
+        """
+        record = delete_repository(self._kv, name, self._clock, self._stores, force=force)
         if record.behind:
             drop_reader(open_blobs(record.behind), self.id)
         with self._lock:

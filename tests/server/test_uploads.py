@@ -6,6 +6,7 @@ import hashlib
 import io
 import random
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,13 @@ from typing import Any
 import pytest
 
 import strandline
-from strandline.errors import Contention, PreconditionFailed, StoreUnavailable, StrandlineError
+from strandline.core.upload_records import LASTS_US, PARTS, UPLOADS
+from strandline.errors import PreconditionFailed, StoreUnavailable, StrandlineError
 from strandline.lake import open_lake
 from strandline.repository.branch import Branch
+from strandline.server.refusals import Refusal
 from strandline.server.uploads import (
-    LASTS_US,
     PART_MIN_BYTES,
-    PARTITION,
     REMEMBERED_US,
     TAKEN_OVER_AFTER_US,
     Uploads,
@@ -166,7 +167,7 @@ def test_aborting_deletes_the_bytes(branch: Branch) -> None:
     put(uploads, branch, id, 2, part(2, SIZE + 1))
     uploads.abort(branch, "x", id)
     assert not files(branch)
-    assert not list(branch._core.stores.kv.scan(PARTITION))
+    assert not list(branch._core.stores.kv.scan(UPLOADS))
 
 
 def test_of_two_that_complete_both_get_the_answer(branch: Branch) -> None:
@@ -237,7 +238,8 @@ def test_old_uploads_are_forgotten(tmp_path: Path) -> None:
         assert uploads.sweep(now + REMEMBERED_US + 10_000_000) == 1
         assert uploads.get(branch, "y", open_one.id) == open_one
         assert uploads.sweep(now + LASTS_US + 10_000_000) == 1
-        assert not list(branch._core.stores.kv.scan(PARTITION))
+        assert not list(branch._core.stores.kv.scan(UPLOADS))
+        assert not list(branch._core.stores.kv.scan(PARTS))
         assert branch.read("x") == part(1)
 
 
@@ -280,7 +282,7 @@ def test_parts_that_come_again_at_once(tmp_path: Path) -> None:
         thread = threading.Thread(target=put_late, args=(branch, id, 2, gate))
         thread.start()
         slots = branch._core.stores.kv
-        while not [key for key, _ in slots.scan(PARTITION) if key.endswith(b"/slot/00002")]:
+        while not [key for key, _ in slots.scan(PARTS) if key.endswith(b"/slot/00002")]:
             pass
         md5 = put(uploads, branch, id, 2, part(2))
         wanted = [(1, hashlib.md5(part(1)).hexdigest()), (2, md5)]
@@ -323,10 +325,159 @@ def test_a_completion_that_died_is_taken_over(tmp_path: Path, monkeypatch: pytes
             uploads.complete(branch, "x", id, wanted)
         monkeypatch.undo()
         assert branch.read("x") == part(1) + part(2)
-        with pytest.raises(Contention):  # its bytes may be the object's
+        with pytest.raises(Refusal, match="completed"):  # its bytes are the object's
             uploads.abort(branch, "x", id)
-        clock.advance_s(TAKEN_OVER_AFTER_US / 1e6 + 1)
         done = uploads.complete(branch, "x", id, wanted)
         assert done.state == "done"
         assert branch.read("x") == part(1) + part(2)
         assert uploads.complete(branch, "x", id, wanted) == done
+
+
+def test_a_part_of_an_object_is_never_deleted_with_its_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker stages an object and dies; others repeat the completion on a condition, and abort it."""
+    clock = ManualClock()
+    with open_lake(find_settings(tmp_path / "lake"), create=True, clock=clock) as lake:
+        branch = lake.repository("repo", create=True).branch("main")
+        uploads, id = begun(branch)
+        wanted = [(n, put(uploads, branch, id, n, part(n))) for n in (1, 2)]
+        swap = Uploads._swap
+
+        def die(self: Uploads, branch: Branch, before: Any, after: Any) -> Any:
+            if after.state == "done":
+                raise StoreUnavailable("The worker died.", happened="no")
+            return swap(self, branch, before, after)
+
+        monkeypatch.setattr(Uploads, "_swap", die)
+        with pytest.raises(StoreUnavailable):
+            uploads.complete(branch, "x", id, wanted, only_new=True)
+        monkeypatch.undo()
+        commit = branch.commit("with the object")
+        branch.put("x", b"another one")
+        clock.advance_s(TAKEN_OVER_AFTER_US / 1e6 + 1)
+        with pytest.raises(PreconditionFailed):
+            uploads.complete(branch, "x", id, wanted, only_new=True)
+        uploads.abort(branch, "x", id)
+        with pytest.raises(Refusal):
+            uploads.complete(branch, "x", id, wanted)
+        old = lake.repository("repo").ref(commit.id)
+        assert old.read("x") == part(1) + part(2)
+        assert branch.read("x") == b"another one"
+
+
+def test_a_completion_of_an_upload_that_is_being_aborted_finds_none(
+    branch: Branch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads, id = begun(branch)
+    wanted = [(1, put(uploads, branch, id, 1, part(1)))]
+    forget = Uploads._forget_parts
+
+    def meanwhile(self: Uploads, *given: Any) -> None:
+        monkeypatch.setattr(Uploads, "_forget_parts", forget)
+        with pytest.raises(Refusal, match="no such upload"):
+            uploads.complete(branch, "x", id, wanted)
+        raise StoreUnavailable("The worker died.", happened="no")
+
+    monkeypatch.setattr(Uploads, "_forget_parts", meanwhile)
+    with pytest.raises(StoreUnavailable):
+        uploads.abort(branch, "x", id)
+    with pytest.raises(Refusal):
+        uploads.complete(branch, "x", id, wanted)
+    uploads.abort(branch, "x", id)  # goes on
+    assert not branch.exists("x")
+    assert files(branch) == set()
+
+
+class Interleaved:
+    """A store as one worker sees it: before its n-th call somebody else acts, or it dies there.
+
+    Attributes:
+        calls: how many it has made.
+    """
+
+    def __init__(self, kv: Any, at: int, act: Callable[[], object]) -> None:
+        self._kv, self._at, self._act, self.calls = kv, at, act, 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("get", "set", "set_if", "scan", "delete", "delete_many"):
+            self.calls += 1
+            if self.calls == self._at + 1:
+                self._act()
+        return getattr(self._kv, name)
+
+
+def die() -> None:
+    raise StoreUnavailable("The worker died.", happened="unknown")
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["meets", "dies"])
+@pytest.mark.parametrize("second", ["complete", "abort", "put"])
+@pytest.mark.parametrize("first", ["complete", "abort", "put"])
+def test_two_workers_at_each_call(first: str, second: str, dies: bool, tmp_path: Path) -> None:
+    """One request right before each call that another one makes, or after the other one died there.
+
+    An object that was acknowledged is whole, whatever comes after; what was never acknowledged is not there in part.
+    """
+    clock = ManualClock()
+    with open_lake(find_settings(tmp_path / "lake"), create=True, clock=clock) as lake:
+        branch = lake.repository("repo", create=True).branch("main")
+        kv: Any = branch._core.stores.kv
+        acknowledged: list[str] = []
+
+        def act(store: Any, kind: str, id: str, wanted: Any) -> None:
+            uploads = Uploads(store)
+            with suppress(StrandlineError):
+                if kind == "complete":
+                    uploads.complete(branch, "x", id, wanted)
+                elif kind == "abort":
+                    uploads.abort(branch, "x", id)
+                else:
+                    uploads.put(branch, "x", id, 2, io.BytesIO(b"late"), 4)
+                acknowledged.append(kind)
+
+        for at in range(60):
+            branch.delete("x")
+            uploads = uploads_of(branch)
+            id = uploads.begin(branch, "x", "me", None, None).id
+            wanted = [(n, uploads.put(branch, "x", id, n, io.BytesIO(bytes([n]) * SIZE), SIZE).md5) for n in (1, 2)]
+            acknowledged.clear()
+
+            def other(id: str = id, wanted: Any = wanted) -> None:
+                act(kv, second, id, wanted)
+
+            store = Interleaved(kv, at, die if dies else other)
+            act(store, first, id, wanted)
+            if dies:
+                clock.advance_s(TAKEN_OVER_AFTER_US / 1e6 + 1)
+                other()
+            act(kv, "abort", id, wanted)
+            if "complete" in acknowledged:
+                assert branch.read("x") == part(1) + part(2), at
+            elif branch.exists("x"):  # of a completion that died without an answer
+                assert dies
+                assert branch.read("x") == part(1) + part(2), at
+            if store.calls <= at:
+                break
+        else:
+            pytest.fail("it makes more calls")
+
+
+def test_a_collection_keeps_what_uploads_need(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with open_lake(find_settings(tmp_path / "lake"), create=True, clock=clock) as lake:
+        repo = lake.repository("repo", create=True)
+        branch = repo.branch("main")
+        uploads, id = begun(branch)
+        wanted = [(n, put(uploads, branch, id, n, part(n, SIZE + n))) for n in (1, 2)]
+        repo.gc.run(grace_days=0)
+        clock.advance_s(3 * 86_400)
+        repo.gc.run(grace_days=0)
+        uploads.complete(branch, "x", id, wanted)
+        assert branch.read("x") == part(1, SIZE + 1) + part(2, SIZE + 2)
+        _, left = begun(branch)
+        put(uploads, branch, left, 1, part(1))
+        clock.advance_s(8 * 86_400)
+        with pytest.raises(Refusal, match="too old"):
+            uploads.complete(branch, "x", left, [(1, hashlib.md5(part(1)).hexdigest())])
+        repo.gc.run(grace_days=0)
+        repo.gc.run(grace_days=0)
+        assert files(branch) == {branch.stat("x").physical_address}

@@ -24,6 +24,7 @@ from strandline.blob import BlobNotFound
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
 from strandline.core.shapes import are_own
+from strandline.core.upload_records import upload_places
 from strandline.envelope import decode, encode
 from strandline.errors import CommitExpired, Contention, ObjectMissing, StoreUnavailable, UsageError
 from strandline.ids import CommitId, keys_below, new_id
@@ -275,8 +276,8 @@ def end_condemned(stores: Stores, record: Condemned) -> None:
 
 
 def linked(stores: Stores) -> pa.StringArray:
-    """All addresses on link records, sorted."""
-    found: list[str] = []
+    """All addresses on link records, and of uploads in parts, sorted."""
+    found = list(upload_places(stores))
     for _, value in stores.kv.scan(stores.records, *keys_below(LINK)):
         found += decode(Link, value, "a link record").addresses
     return pa.array(sorted(found), pa.string())

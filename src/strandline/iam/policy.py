@@ -213,6 +213,9 @@ def _holds(condition: Condition, caller: Caller, *, unsure: bool) -> bool:
     return True
 
 
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
 def plain_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """An address; one of IPv4 as it is, though a socket of both kinds shows it as one of IPv6.
 

@@ -16,15 +16,19 @@ FIELDS_MAX = 32
 
 
 class Limited:
-    """A body that may have so many bytes and no more; what passes is hashed.
+    """A body that may have so many bytes and no more.
+
+    Args:
+        is_hashed: whether what passes is hashed.
 
     Attributes:
-        md5: of what has passed.
+        md5: of what has passed, if it is hashed.
     """
 
-    def __init__(self, source: BinaryIO, most: int) -> None:
+    def __init__(self, source: BinaryIO, most: int, *, is_hashed: bool = False) -> None:
         self._source = source
         self._left = most
+        self._is_hashed = is_hashed
         self.md5 = hashlib.md5(usedforsecurity=False)
 
     def read(self, size: int = -1) -> bytes:
@@ -33,7 +37,8 @@ class Limited:
         self._left -= len(data)
         if self._left < 0:
             raise TooLarge("The body has more bytes than allowed.")
-        self.md5.update(data)
+        if self._is_hashed:
+            self.md5.update(data)
         return data
 
 

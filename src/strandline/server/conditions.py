@@ -5,7 +5,7 @@ from __future__ import annotations
 from calendar import timegm
 from email.utils import parsedate
 
-from strandline.branch.conditional import stage_if
+from strandline.branch.conditional import failed_precondition, stage_if
 from strandline.repository.branch import Branch
 from strandline.server.etags import etag_of, matches
 from strandline.server.messages import Request
@@ -54,6 +54,16 @@ def of_write(request: Request) -> tuple[bool, str]:
     if (only_new and only_as) or (only_new and only_new.strip() != "*"):
         raise NotSupported("Of conditions, a write takes If-None-Match: * or If-Match.")
     return bool(only_new), only_as
+
+
+def refuse_write(request: Request, branch: Branch, path: str) -> None:
+    """Raise what refuses a write before its bytes come: a rule, a lock, a condition that does not hold now."""
+    only_new, only_as = of_write(request)
+    branch._refuse_early(path)
+    if only_new or only_as:
+        found = branch.find(path)
+        if (found is not None) if only_new else (found is None or not matches(only_as, etag_of(found), weak=False)):
+            raise failed_precondition(branch.name, path, None)
 
 
 def stage_conditionally(branch: Branch, path: str, entry: Entry, *, only_new: bool, only_as: str) -> None:

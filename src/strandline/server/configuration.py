@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from strandline.errors import InvalidSettings
+from strandline.iam.policy import Network
 from strandline.redaction import Secret
 from strandline.settings import Settings, find_settings
 
@@ -31,7 +33,7 @@ class Configuration:
         public_url: under which clients reach it, if a proxy is in front.
         s3_domain: hosts below it are buckets.
         s3_flat: each bucket is a repository, and keys lie on this branch; "" for keys as ref/path.
-        trusted_proxies: addresses whose X-Forwarded-For counts.
+        trusted_proxies: addresses, or networks, whose X-Forwarded-For counts.
         access_log: write a line for each request; for those that meet a fault of the server there is one in any case.
         http: "own" for the server's protocol, "plain" for uvicorn's.
         origins: of each value, where it came from.
@@ -54,6 +56,11 @@ class Configuration:
     secret_key: Secret = field(default=Secret(""))
     setup_token: str = field(default="", repr=False)
     origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        """The proxies that are trusted."""
+        return tuple(ipaddress.ip_network(text, strict=False) for text in self.trusted_proxies)
 
 
 _KINDS: dict[str, type] = {

@@ -40,3 +40,11 @@ def header_text(text: str) -> bytes:
 def is_token(name: str) -> bool:
     """Whether a name can be part of a header's name."""
     return bool(name) and all(char.isascii() and (char.isalnum() or char in "!#$%&'*+-.^_`|~") for char in name)
+
+
+_INLINE = ("image/png", "image/jpeg", "image/gif", "image/webp", "text/plain")
+
+
+def is_shown_inline(content_type: str | None) -> bool:
+    """Whether a browser may show an object itself: a picture, or plain text."""
+    return (content_type or "").partition(";")[0].strip().lower() in _INLINE

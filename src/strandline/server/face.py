@@ -73,7 +73,9 @@ class Answering(ABC):
             warning("request %s (%s) failed: %r", exchange.request.id, exchange.operation, error)
             exchange.reply(self._fault(exchange.request))
 
-    def _later(self, exchange: Exchange, pool: Pool, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+    def _later(
+        self, exchange: Exchange, pool: Pool, work: Callable[[], Any], then: Callable[[Any], None], owner: str = ""
+    ) -> None:
         """Do something in a thread, and go on with what it returns; its errors are answers."""
 
         def done(result: Any, error: BaseException | None) -> None:
@@ -82,7 +84,7 @@ class Answering(ABC):
             else:
                 self._guarded(exchange, lambda: then(result))
 
-        pool.run(work, done)
+        pool.run(work, done, owner)
 
 
 class Face(Answering, Generic[RowT, CallT]):
@@ -131,14 +133,24 @@ class Face(Answering, Generic[RowT, CallT]):
             else:
                 self._finish(exchange, operation, call, result)
                 return
-        self._in_thread(exchange, operation, call, services.work)
+        self._in_thread(exchange, operation, call, services.bodies if operation.cost == "long" else services.work)
 
     def _in_thread(self, exchange: Exchange, operation: RowT, call: CallT, pool: Pool) -> None:
         def work() -> Response | Staging:
             call.still()  # the body may have taken long, and so may the wait for a thread
             return _called(operation, call)
 
-        self._later(exchange, pool, work, lambda result: self._finish(exchange, operation, call, result))
+        self._later(
+            exchange, pool, work, lambda result: self._finish(exchange, operation, call, result), call.principal_name
+        )
+
+    def _early(self, exchange: Exchange, call: CallT, check: Callable[[], None], then: Callable[[], None]) -> None:
+        """Go on with the body of a request after what can refuse it is known: a client may wait for that to send it."""
+        if self._services.reads_at_once(call.repository):
+            check()
+            then()
+        else:
+            self._later(exchange, self._services.work, check, lambda _: then())
 
     def _finish(self, exchange: Exchange, operation: RowT, call: CallT, result: Response | Staging) -> None:
         if isinstance(result, Response):

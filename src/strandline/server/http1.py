@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, BinaryIO, cast
 
 import httptools
 
+from strandline.iam.policy import Network, plain_address
 from strandline.server.incoming import Incoming
 from strandline.server.messages import Exchange, FileBody, Request, Response
 from strandline.server.refusals import BadRequest, BrokenBody, Refusal, TooLarge
@@ -27,6 +28,8 @@ HEADERS_MAX = 200
 HEAD_WITHIN_S = 10.0
 IDLE_S = 75.0
 BODY_BYTES_A_S = 1 << 10
+LARGE_BODY_BYTES_A_S = 16 << 10
+"""Of bodies of more than 1 MiB, which hold a thread, or much memory."""
 BODY_WINDOW_S = 10.0
 """Over such a time a body has to keep its pace: a fast beginning is no credit for a slow end."""
 UNREAD_S = 60.0
@@ -35,7 +38,10 @@ CONNECTIONS_MAX = 10_000
 STREAMED_FROM = 1 << 20
 """Larger bodies get a thread; smaller ones are collected, however slowly they come."""
 COLLECTED_MAX_BYTES = 64 << 20
-"""What all bodies that are being collected may hold together."""
+"""What all bodies that are being collected may hold together, those that may be larger than 1 MiB excepted: one of
+these must not keep all others out."""
+LARGE_MAX_BYTES = 128 << 20
+"""What these may hold together."""
 LINGER_S = 2.0
 """How long what a client still sends is read after an answer that did not wait for it: a reset would eat the answer."""
 QUEUED_MAX = 64
@@ -54,14 +60,16 @@ class Connections:
 
     Attributes:
         app: answers requests.
-        collected: how many bytes of bodies are being collected.
-        trusted_proxies: addresses whose word about the client counts.
+        collected: how many bytes of bodies are being collected; the second number is of those that may be large.
+        most: how many connections there may be.
+        trusted_proxies: networks whose word about the client counts.
     """
 
-    def __init__(self, app: Any, trusted_proxies: frozenset[str] = frozenset()) -> None:
+    def __init__(self, app: Any, trusted_proxies: Sequence[Network] = ()) -> None:
         self.app = app
         self.open: set[Http1] = set()
-        self.collected = 0
+        self.collected = [0, 0]
+        self.most = CONNECTIONS_MAX
         self.trusted_proxies = trusted_proxies
         self._date = b""
         self._date_at = 0
@@ -74,10 +82,34 @@ class Connections:
             self._date_at = now
         return self._date
 
+    def trusts(self, peer: str) -> bool:
+        """Whether an address is that of a proxy that is trusted."""
+        if not self.trusted_proxies:
+            return False
+        try:
+            address = plain_address(peer)
+        except ValueError:
+            return False
+        return any(address in network for network in self.trusted_proxies)
+
     def watch(self, now: float) -> None:
         """Close the connections that are idle, or too slow; called every second."""
         for one in list(self.open):
             one.check(now)
+
+
+def address_shown(text: str) -> str:
+    """An address as policies and logs know it; what is none, as it is."""
+    try:
+        return str(plain_address(text))
+    except ValueError:
+        return text
+
+
+def forwarded(headers: Mapping[bytes, bytes], peer: str) -> tuple[str, bool]:
+    """The client that a trusted proxy names, and whether it came by TLS."""
+    named = headers.get(b"x-forwarded-for", b"").rpartition(b",")[2].strip().decode("latin-1")
+    return address_shown(named) if named else peer, headers.get(b"x-forwarded-proto") == b"https"
 
 
 class Http1(asyncio.Protocol):
@@ -105,6 +137,9 @@ class Http1(asyncio.Protocol):
         self._can_write = asyncio.Event()
         self._can_write.set()
         self._unread_since = 0.0
+        self._unread_bytes = 0
+        self._unparsed_bytes = 0
+        self._is_behind_proxy = False
         self._pauses: set[str] = set()
         self._is_broken = False
         self._begins_here = False
@@ -121,14 +156,15 @@ class Http1(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if len(self._shared.open) >= CONNECTIONS_MAX:
+        if len(self._shared.open) >= self._shared.most:
             self._lost = True
             transport.close()
             return
         self._shared.open.add(self)
         self._server_state.connections.add(self)
         peer = transport.get_extra_info("peername")
-        self._peer = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+        self._peer = address_shown(str(peer[0])) if isinstance(peer, tuple) and peer else ""
+        self._is_behind_proxy = self._shared.trusts(self._peer)
         self._is_secure = transport.get_extra_info("sslcontext") is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -159,6 +195,7 @@ class Http1(asyncio.Protocol):
         if self._lost or self._closing or self._is_broken:
             return  # read and forgotten
         self._begins_here = False
+        self._unparsed_bytes += len(data)
         try:
             while data:
                 try:
@@ -176,6 +213,9 @@ class Http1(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > TARGET_MAX_BYTES + HEAD_MAX_BYTES:
                 self._refuse(TooLarge("The head of the request is too large.", status=431))
+        elif self._receiving is not None and self._unparsed_bytes > HEAD_MAX_BYTES:
+            # neither head nor body: trailers, or what clients write behind the length of a chunk
+            self._refuse(TooLarge("The body has too much that is not content.", status=431))
 
     # --- httptools ---------------------------------------------------------------------------------------------------
 
@@ -213,11 +253,10 @@ class Http1(asyncio.Protocol):
             target = _path_of(target) if target != b"*" else b"/"
         if self._parser.get_http_version() == "1.1" and not self._headers.get(b"host"):
             raise BadRequest("The request names no host.")
+        self._unparsed_bytes = 0
         peer, is_secure = self._peer, self._is_secure
-        if peer in self._shared.trusted_proxies:
-            forwarded = self._headers.get(b"x-forwarded-for", b"").rpartition(b",")[2].strip()
-            peer = forwarded.decode("latin-1") or peer
-            is_secure = self._headers.get(b"x-forwarded-proto") == b"https"
+        if self._is_behind_proxy:
+            peer, is_secure = forwarded(self._headers, peer)
         exchange = _Http1Exchange(self, Request(method, target, self._headers, peer, is_secure))
         exchange.keeps_alive = self._parser.should_keep_alive()
         exchange.expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
@@ -233,10 +272,12 @@ class Http1(asyncio.Protocol):
             self._queued.append(exchange)
 
     def on_body(self, data: bytes) -> None:
+        self._unparsed_bytes = 0
         if self._receiving is not None:
             self._receiving.feed(data)
 
     def on_message_complete(self) -> None:
+        self._unparsed_bytes = 0
         receiving, self._receiving = self._receiving, None
         self._since = self._loop.time()
         if receiving is not None:
@@ -246,7 +287,7 @@ class Http1(asyncio.Protocol):
 
     def _begin(self, exchange: _Http1Exchange) -> None:
         self._current = exchange
-        exchange.began = self._loop.time()
+        exchange.began = time.perf_counter()  # the loop's own time stands still while a callback runs
         exchange.has_begun = True
         self._shared.app.begin(exchange)
 
@@ -285,7 +326,7 @@ class Http1(asyncio.Protocol):
     def _finished(self, exchange: _Http1Exchange, response: Response) -> None:
         self._current = None
         self._since = self._loop.time()
-        self._shared.app.finished(exchange, response.status, self._since - exchange.began)
+        self._shared.app.finished(exchange, response.status, time.perf_counter() - exchange.began)
         if response.closes:
             if exchange is self._receiving:
                 self._linger()
@@ -382,7 +423,11 @@ class Http1(asyncio.Protocol):
         """Close if the client is idle, or slower than any honest one."""
         waited = now - self._since
         if not self._can_write.is_set():
-            if now - self._unread_since > UNREAD_S:
+            left, before = self._transport.get_write_buffer_size(), self._unread_bytes
+            self._unread_bytes = left
+            if left < before:
+                self._unread_since = now  # slow, but it reads
+            elif now - self._unread_since > UNREAD_S:
                 self._transport.abort()
         elif self._receiving is not None:
             if self._receiving.is_slow(now):
@@ -423,6 +468,7 @@ class Http1(asyncio.Protocol):
 class _Http1Exchange(Exchange):
     __slots__ = (
         "_connection",
+        "_counted",
         "_held",
         "_incoming",
         "_more",
@@ -444,6 +490,7 @@ class _Http1Exchange(Exchange):
         self._received = 0
         self._window = connection._loop.time(), 0
         self._most = 0
+        self._counted = 0
         self._then: Callable[[bytes], None] | None = None
         self._more: Callable[[BinaryIO], None] | None = None
         self._incoming: Incoming | None = None
@@ -455,6 +502,11 @@ class _Http1Exchange(Exchange):
 
     def collect(self, most: int, then: Callable[[bytes], None], more: Callable[[BinaryIO], None] | None = None) -> None:
         self._most, self._then, self._more = most, then, more
+        if most > STREAMED_FROM and more is None:
+            held = sum(map(len, self._held))
+            self._connection._shared.collected[0] -= held
+            self._connection._shared.collected[1] += held
+            self._counted = 1
         length = self.request.content_length
         if length is not None and length > most and more is None:
             self._refuse(TooLarge(f"The body has more than {most:,} bytes."))
@@ -476,8 +528,8 @@ class _Http1Exchange(Exchange):
             self._incoming.feed(data)
             return
         self._held.append(data)
-        shared = self._connection._shared
-        shared.collected += len(data)
+        shared, kind = self._connection._shared, self._counted
+        shared.collected[kind] += len(data)
         if self._then is None:
             if self._received > STREAMED_FROM:
                 self._connection.pause_reading()
@@ -486,7 +538,7 @@ class _Http1Exchange(Exchange):
                 self._stream()
             else:
                 self._refuse(TooLarge(f"The body has more than {self._most:,} bytes."))
-        elif shared.collected > COLLECTED_MAX_BYTES:
+        elif shared.collected[kind] > (LARGE_MAX_BYTES if kind else COLLECTED_MAX_BYTES):
             self._refuse(Refusal("Too many bodies are on their way.", status=503, s3_code="SlowDown", retry_after_s=1))
 
     def _refuse(self, error: Refusal) -> None:
@@ -494,8 +546,10 @@ class _Http1Exchange(Exchange):
         self._connection._shared.app.refuse(self, error)
 
     def _drop(self) -> None:
-        self._connection._shared.collected -= sum(map(len, self._held))
+        size = sum(map(len, self._held))
         self._held = []
+        if size:
+            self._connection._shared.collected[self._counted] -= size
 
     def _stream(self) -> None:
         connection = self._connection
@@ -546,7 +600,8 @@ class _Http1Exchange(Exchange):
         if now - since < BODY_WINDOW_S:
             return False
         self._window = now, self._received
-        return self._received - before < BODY_BYTES_A_S * BODY_WINDOW_S
+        pace = BODY_BYTES_A_S if self._received <= STREAMED_FROM else LARGE_BODY_BYTES_A_S
+        return self._received - before < pace * BODY_WINDOW_S
 
     def reply(self, response: Response) -> None:
         if self.has_answer:

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from strandline.server.refusals import BrokenBody
 
-HIGH_BYTES = 4 << 20
+HIGH_BYTES = 1 << 20
 """More than this lies unread: the socket is not read any more."""
-LOW_BYTES = 1 << 20
+LOW_BYTES = 256 << 10
 
 
 class Incoming(io.RawIOBase):

@@ -93,6 +93,17 @@ class Request:
                 raise BadRequest("The query of the request is not UTF-8, or has too many fields.") from None
         return self._query
 
+    @property
+    def signed_query(self) -> list[tuple[str, str]]:
+        """The pairs of the query as those who sign it mean them: a plus sign is one, and no space.
+
+        Raises:
+            BadRequest: they are not UTF-8, or too many.
+        """
+        if b"+" not in self.raw_query:
+            return self.query
+        return Request(self.method, b"/?" + self.raw_query.replace(b"+", b"%2B"), {}).query
+
     def header(self, name: bytes) -> str:
         """A header as a text; "" if it was not sent."""
         found = self.headers.get(name)

@@ -20,9 +20,9 @@ JSON_MAX_BYTES = 1 << 20
 SMALL_BYTES = 64 << 10
 """Bodies up to this size are written by the event loop itself, where the store does not wait for a disk."""
 
-Cost = Literal["quick", "blocking", "upload"]
+Cost = Literal["quick", "blocking", "upload", "long"]
 """quick: answered by the event loop where the stores are on this machine. blocking: always in a thread. upload: quick
-if the body is small and the store does not wait."""
+if the body is small and the store does not wait. long: copies bytes, in a thread of those that take large bodies."""
 
 
 class NoQuery(msgspec.Struct, frozen=True):
@@ -77,6 +77,11 @@ class AnyCall(ABC):
     def was_read(self) -> bool:
         """Whether a handler may have read some of the body, and so cannot be called again."""
         return hasattr(self.body, "read")
+
+    @property
+    def principal_name(self) -> str:
+        """Whose request it is; "" if anybody's."""
+        return self.principal.user if self.principal is not None else ""
 
     def elsewhere(self) -> None:
         """Have the handler called again in a thread, if the event loop is calling it: from here on it waits."""
@@ -136,6 +141,7 @@ class Operation:
         needs: what the caller has to be allowed; None for operations that anybody may call. Fields in braces are
             parameters of the path and of the query, and fields of the body if `needs_body`.
         needs_body: what is made has its name in the body, so the caller is judged when that is there.
+        early: raises what can be known before a large body comes.
         judges_each: the handler judges the paths of its body one by one, and answers for each.
         replies: by status, the struct of the body, or None.
         body: the struct of a JSON body, `bytes` for raw content, or None.
@@ -158,6 +164,7 @@ class Operation:
     is_body_optional: bool = False
     needs_body: bool = False
     judges_each: bool = False
+    early: Callable[[Call], None] | None = None
     cost: Cost = "blocking"
     is_ours: bool = False
     revokes: bool = False

@@ -266,7 +266,7 @@ def make_app(configuration: Configuration, address: str) -> App:
     """The application of a worker, with a lake of its own."""
     lake = open_lake(configuration.lake)
     app = App(make_services(lake, configuration, address))
-    app.connections.trusted_proxies = frozenset(configuration.trusted_proxies)
+    app.connections.trusted_proxies = configuration.networks
     app.access_log = configuration.access_log
     app.services.verifier.look()
     # what is here stays: a collection of garbage that walks over it again and again is felt by every request

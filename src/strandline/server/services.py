@@ -29,6 +29,8 @@ WORK_THREADS = 16
 WORK_WAITING_MAX = 256
 BODY_THREADS = 64
 BODY_WAITING_MAX = 64
+BODIES_OF_ONE_MAX = 48
+"""Large bodies of one user at a time: more would leave no thread for others."""
 KNOWING_THREADS = 4
 KNOWING_WAITING_MAX = 512
 
@@ -64,7 +66,7 @@ class Services:
     links: Links
     options: Options
     work: Pool = field(default_factory=lambda: Pool("work", WORK_THREADS, WORK_WAITING_MAX))
-    bodies: Pool = field(default_factory=lambda: Pool("bodies", BODY_THREADS, BODY_WAITING_MAX))
+    bodies: Pool = field(default_factory=lambda: Pool("bodies", BODY_THREADS, BODY_WAITING_MAX, BODIES_OF_ONE_MAX))
     knowing: Pool = field(default_factory=lambda: Pool("knowing", KNOWING_THREADS, KNOWING_WAITING_MAX))
     """For who is who: long calls must not keep the server from knowing what still holds."""
     looking: Pool = field(default_factory=lambda: Pool("looking", 1, 4))

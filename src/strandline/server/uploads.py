@@ -6,29 +6,33 @@ claimed once; a part that comes again, or has another length, gets a file of its
 a new one.
 
 Invariants:
-1. Who writes to a slot has claimed it, and has found the upload open after that. Who completes first moves the upload
-   on, and lists the claims after that. So either the writer finds it moved on and writes nothing, or the claim is seen,
+1. A writer of a slot has claimed it, and has found the upload open after that. A completion first moves the upload on,
+   and lists the claims after that. So either the writer finds it moved on and writes nothing, or the claim is seen,
    and a slot that is claimed and not finished is never taken for a part of the object.
-2. Completing and aborting move the record by a swap: of two, one wins.
-3. Bytes of parts are referred to by nothing but these records. They are younger than an upload may last, which is not
-   more than the grace of a collection; an object of them is announced as a link before it is staged.
+2. Completing, staging and aborting move the record by a swap: of two, one wins. An object is staged only by the caller
+   that swapped its place into the record. So one that was taken over before that stages nothing, and whatever was
+   staged is found by the place on record.
+3. From the moment at which an object may be staged without an answer, the upload is never open again, and neither its
+   file nor that of the object is deleted here: a branch may refer to them.
+4. Bytes of parts are referred to by nothing but these records, which a collection of garbage reads like link records;
+   an object of them is announced as a link before it is staged.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import BinaryIO, Literal
+from typing import BinaryIO
 
-import msgspec
 from msgspec.structs import replace
 
 from strandline.blob import BlobNotFound, BlobStore
 from strandline.blob.store import PartsStore
 from strandline.clock import Microseconds
 from strandline.core.promises import announce_links
+from strandline.core.upload_records import LASTS_US, PARTS, UPLOADS, Part, Upload
 from strandline.envelope import decode, encode
 from strandline.errors import Contention, StrandlineError
 from strandline.ids import keys_below, new_id
@@ -38,11 +42,9 @@ from strandline.server.conditions import stage_conditionally
 from strandline.server.refusals import BadRequest, Refusal
 from strandline.tree.rows import Entry
 
-PARTITION = b"uploads"
 PART_MIN_BYTES = 5 << 20
 PART_MAX_BYTES = 5 << 30
 PARTS_MAX = 10_000
-LASTS_US = 7 * 86_400 * 1_000_000
 REMEMBERED_US = 86_400 * 1_000_000
 """For how long a completed upload is known, so that a completion that is repeated gets the same answer."""
 ATTEMPTS = 16
@@ -50,50 +52,9 @@ READ_BYTES = 1 << 20
 SETTLE_ATTEMPTS = 100
 SETTLE_EACH_S = 0.05
 TAKEN_OVER_AFTER_US = 120 * 1_000_000
-
-State = Literal["open", "completing", "done"]
-
-
-class Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload that is under way, or was completed lately.
-
-    Attributes:
-        place: the physical key of the file with the grid.
-        grid: how long a part of the grid is; 0 as long as no part has come.
-        user: that began it.
-        etag: of the object, once it is done.
-        moved_at: when its completion began: one that died is taken over after a while.
-        completed_at: when it was done.
-    """
-
-    id: str
-    branch: str
-    branch_id: str
-    path: str
-    place: str
-    user: str
-    begun_at: Microseconds
-    content_type: str | None = None
-    user_metadata: str | None = None
-    grid: int = 0
-    state: State = "open"
-    etag: str = ""
-    moved_at: Microseconds = 0
-    completed_at: Microseconds = 0
-
-
-class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """A part whose bytes are there.
-
-    Attributes:
-        place: the physical key of a file of its own, or "" in the grid.
-    """
-
-    number: int
-    size: int
-    md5: str
-    written_at: Microseconds
-    place: str = ""
+HEARTBEAT_US = 10 * 1_000_000
+"""How often a completion that copies says that it is alive."""
+_AT_WORK = ("completing", "staging")
 
 
 class Uploads:
@@ -119,7 +80,7 @@ class Uploads:
             content_type=content_type,
             user_metadata=user_metadata,
         )
-        self._kv.set(PARTITION, _key(branch, upload.id), encode(upload))
+        self._kv.set(UPLOADS, _key(branch, upload.id), encode(upload))
         return upload
 
     def get(self, branch: Branch, path: str, id: str) -> Upload:
@@ -128,41 +89,43 @@ class Uploads:
 
     def _read(self, branch: Branch, path: str, id: str) -> tuple[bytes, Upload]:
         is_id = len(id) == 40 and id.isascii() and id.isalnum()
-        raw = self._kv.get(PARTITION, _key(branch, id)) if is_id else None
+        raw = self._kv.get(UPLOADS, _key(branch, id)) if is_id else None
         found = None if raw is None else decode(Upload, raw, f"upload {id}")
         if raw is None or found is None or found.path != path or found.branch_id != branch.branch_id:
             raise no_such_upload()
+        if found.state != "done" and branch._core.stores.clock.now_us() - found.begun_at > LASTS_US:
+            raise no_such_upload()  # its bytes may be collected by now
         return raw, found
 
     def parts(self, branch: Branch, id: str, after: int = 0) -> Iterator[Part]:
         """The parts of an upload whose bytes are there, by number."""
         start, end = keys_below(_key(branch, id) + b"/part/")
-        for _, raw in self._kv.scan(PARTITION, start + (b"%05d\0" % after if after else b""), end):
+        for _, raw in self._kv.scan(PARTS, start + (b"%05d\0" % after if after else b""), end):
             yield decode(Part, raw, f"a part of upload {id}")
 
-    def open_ones(self, branch: Branch, prefix: str = "") -> Iterator[Upload]:
-        """The open uploads of a branch, in no particular order."""
-        for upload in self.of_repository(branch):
-            if upload.branch_id == branch.branch_id and upload.state == "open" and upload.path.startswith(prefix):
-                yield upload
-
-    def of_repository(self, branch: Branch) -> Iterator[Upload]:
-        """All uploads of the repository of a branch."""
-        yield from self._all(_below(branch))
-
-    def _all(self, below: bytes) -> Iterator[Upload]:
-        start, end = keys_below(below)
-        for key, raw in self._kv.scan(PARTITION, start, end):
-            if key.count(b"/") == 1:
-                yield decode(Upload, raw, "an upload")
+    def of_repository(self, repository_id: str) -> Iterator[Upload]:
+        """All uploads of a repository."""
+        start, end = keys_below(repository_id.encode() + b"/")
+        for _, raw in self._kv.scan(UPLOADS, start, end):
+            yield decode(Upload, raw, "an upload")
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
-    def put(self, branch: Branch, path: str, id: str, number: int, data: BinaryIO, size: int | None) -> Part:
+    def put(
+        self,
+        branch: Branch,
+        path: str,
+        id: str,
+        number: int,
+        data: BinaryIO,
+        size: int | None,
+        still: Callable[[], None] = lambda: None,
+    ) -> Part:
         """Store a part. One of the same number that was there before counts no more.
 
         Args:
             size: as the client says it; None if it does not.
+            still: called right before the part counts; raises if it may not.
 
         Raises:
             BadRequest: the number is not 1 to 10,000, or the part is too large.
@@ -188,8 +151,9 @@ class Uploads:
             written_at=branch._core.stores.clock.now_us(),
             place=place,
         )
+        still()
         self._open(branch, path, id)
-        self._kv.set(PARTITION, _key(branch, id) + b"/part/%05d" % number, encode(part))
+        self._kv.set(PARTS, _key(branch, id) + b"/part/%05d" % number, encode(part))
         return part
 
     def _open(self, branch: Branch, path: str, id: str) -> Upload:
@@ -205,7 +169,7 @@ class Uploads:
             return False
         key = _key(branch, upload.id) + b"/slot/%05d" % number
         try:
-            self._kv.set_if(PARTITION, key, b"claimed", ABSENT)
+            self._kv.set_if(PARTS, key, b"claimed", ABSENT)
         except PredicateFailed:
             return False
         return True
@@ -216,7 +180,7 @@ class Uploads:
             if now.grid or now.state != "open":
                 return now.grid
             try:
-                self._kv.set_if(PARTITION, _key(branch, upload.id), encode(replace(now, grid=size)), raw)
+                self._kv.set_if(UPLOADS, _key(branch, upload.id), encode(replace(now, grid=size)), raw)
             except PredicateFailed:
                 continue
             return size
@@ -233,60 +197,119 @@ class Uploads:
         *,
         only_new: bool = False,
         only_as: str = "",
+        size: int | None = None,
+        still: Callable[[], None] = lambda: None,
     ) -> Upload:
         """Make an object of parts, in their order, and stage it. Repeated, it gives the same answer for a day.
 
         Args:
             wanted: numbers and ETags.
+            size: of the object, as the client says it.
+            still: called right before the object is staged; raises if it may not be.
 
         Raises:
             BadRequest: a part is not there, has another ETag, is too small, or they are not in order.
             PreconditionFailed: the path holds what `only_new` or `only_as` does not allow.
         """
-        upload = self._settled(branch, path, id)
-        while True:
-            if upload.state == "done":
-                return upload
-            try:
-                chosen = self._chosen(branch, id, wanted)
-            except BadRequest:
-                if self.get(branch, path, id) != upload:
-                    upload = self._settled(branch, path, id)
-                    continue  # another one completed it meanwhile, and its parts are gone
-                raise
-            branch._refuse_early(path)
-            now_us = branch._core.stores.clock.now_us()
-            try:
-                upload = self._swap(branch, upload, replace(upload, state="completing", moved_at=now_us))
-                break
-            except PredicateFailed:
-                upload = self._settled(branch, path, id)
+        upload, chosen = self._claimed(branch, path, id, wanted, size)
+        if upload.state == "done":
+            return upload
         try:
-            place = self._join(branch, upload, chosen)
-            digest = hashlib.md5(b"".join(bytes.fromhex(part.md5) for part in chosen), usedforsecurity=False)
-            etag = f"{digest.hexdigest()}-{len(chosen)}"
-            now_us = branch._core.stores.clock.now_us()
-            size = sum(part.size for part in chosen)
-            entry = Entry(place, size, f"etag:{etag}", now_us, upload.content_type, upload.user_metadata)
-            announce_links(branch._core.stores, [place])
-            try:
-                found = branch._core.resolver.namespace.head(place)
-            except BlobNotFound:
-                raise no_such_upload() from None
-            if found.size != size:
-                raise Refusal("The parts do not give the object that they should.", status=500)
+            if chosen:
+                upload = self._joined(branch, upload, chosen)
+            entry = self._entry(branch, upload)
+            announce_links(branch._core.stores, [upload.object_place])
+            still()
             self._stage(branch, path, entry, only_new=only_new, only_as=only_as)
         except BaseException as error:
-            # where the object may be staged nobody may delete its bytes: a repetition finds out, after a while
-            if getattr(error, "happened", "no") == "no":
-                with suppress(StrandlineError, PredicateFailed):
-                    self._swap(branch, upload, replace(upload, state="open", moved_at=0))
+            # an upload whose object may be staged is not opened again: a repetition finds out what became of it
+            is_uncertain = upload.is_uncertain or (
+                upload.state == "staging" and getattr(error, "happened", "no") != "no"
+            )
+            after = replace(upload, state="open", object_place="", etag="", moved_at=0)
+            if is_uncertain:
+                after = replace(upload, is_uncertain=True, moved_at=0)
+            with suppress(StrandlineError, PredicateFailed):
+                self._swap(branch, upload, after)
+            if isinstance(error, BlobNotFound):
+                raise no_such_upload() from None
             raise
+        return self._end(branch, upload)
+
+    def _claimed(
+        self, branch: Branch, path: str, id: str, wanted: Sequence[tuple[int, str]], size: int | None
+    ) -> tuple[Upload, list[Part]]:
+        """An upload that this call alone may complete now, and its parts; or one that is done.
+
+        Of an upload whose object may be staged already there are no parts: its bytes are what they are.
+        """
+        while True:
+            upload = self._settled(branch, path, id)
+            if upload.state == "done":
+                return upload, []
+            if upload.state == "staging" and self._is_staged(branch, upload):
+                return self._end(branch, upload), []
+            try:
+                chosen = [] if upload.state == "staging" else self._chosen(branch, id, wanted)
+            except BadRequest:
+                if self.get(branch, path, id) == upload:
+                    raise
+                continue  # another one completed it meanwhile, and its parts are gone
+            if chosen and size not in (None, sum(part.size for part in chosen)):
+                raise BadRequest("The parts do not add up to the size that the request says.")
+            branch._refuse_early(path)
+            mine = replace(
+                upload,
+                state="staging" if upload.state == "staging" else "completing",
+                moved_at=branch._core.stores.clock.now_us(),
+                is_uncertain=upload.is_uncertain or upload.state == "staging",
+            )
+            try:
+                return self._swap(branch, upload, mine), chosen
+            except PredicateFailed:
+                continue
+
+    def _joined(self, branch: Branch, upload: Upload, chosen: list[Part]) -> Upload:
+        """Join the parts, and put the place of the object on record: invariant 2."""
+        held = [upload]
+
+        def alive() -> None:
+            now_us = branch._core.stores.clock.now_us()
+            if now_us - held[0].moved_at > HEARTBEAT_US:
+                held[0] = self._swap(branch, held[0], replace(held[0], moved_at=now_us))
+
+        try:
+            place = self._join(branch, upload, chosen, alive)
+            digest = hashlib.md5(b"".join(bytes.fromhex(part.md5) for part in chosen), usedforsecurity=False)
+            if branch._core.resolver.namespace.head(place).size != sum(part.size for part in chosen):
+                raise Refusal("The parts do not give the object that they should.", status=500)
+            now_us = branch._core.stores.clock.now_us()
+            etag = f"{digest.hexdigest()}-{len(chosen)}"
+            after = replace(held[0], state="staging", object_place=place, etag=etag, moved_at=now_us)
+            return self._swap(branch, held[0], after)
+        except PredicateFailed:
+            raise Contention("The upload was taken over by another request.", next="Repeat the request.") from None
+
+    def _entry(self, branch: Branch, upload: Upload) -> Entry:
+        return Entry(
+            upload.object_place,
+            branch._core.resolver.namespace.head(upload.object_place).size,
+            f"etag:{upload.etag}",
+            branch._core.stores.clock.now_us(),
+            upload.content_type,
+            upload.user_metadata,
+        )
+
+    def _is_staged(self, branch: Branch, upload: Upload) -> bool:
+        found = branch.find(upload.path)
+        return found is not None and found.physical_address == upload.object_place
+
+    def _end(self, branch: Branch, upload: Upload) -> Upload:
+        done = replace(upload, state="done", completed_at=branch._core.stores.clock.now_us())
         with suppress(PredicateFailed):  # another one took over, and gives the same answer
-            upload = self._swap(branch, upload, replace(upload, state="done", etag=etag, completed_at=now_us))
-        done = replace(upload, state="done", etag=etag, completed_at=now_us)
+            self._swap(branch, upload, done)
         with suppress(StrandlineError):  # what is left is swept later
-            self._forget_parts(branch, done, keep=place)
+            self._forget_parts(branch, done)
         return done
 
     def _settled(self, branch: Branch, path: str, id: str) -> Upload:
@@ -294,7 +317,9 @@ class Uploads:
         clock = branch._core.stores.clock
         for _ in range(SETTLE_ATTEMPTS):
             upload = self.get(branch, path, id)
-            if upload.state != "completing" or clock.now_us() - upload.moved_at > TAKEN_OVER_AFTER_US:
+            if upload.state == "aborted":
+                raise no_such_upload()
+            if upload.state not in _AT_WORK or clock.now_us() - upload.moved_at > TAKEN_OVER_AFTER_US:
                 return upload
             clock.sleep(SETTLE_EACH_S)
         raise Contention("The upload is being completed by somebody else.", next="Repeat the request.")
@@ -321,11 +346,11 @@ class Uploads:
             raise BadRequest("A part other than the last one has less than 5 MiB.", s3_code="EntityTooSmall")
         return chosen
 
-    def _join(self, branch: Branch, upload: Upload, chosen: list[Part]) -> str:
+    def _join(self, branch: Branch, upload: Upload, chosen: list[Part], alive: Callable[[], None]) -> str:
         """The physical key under which the parts are one object."""
         blobs = branch._core.resolver.namespace
         start, end = keys_below(_key(branch, upload.id) + b"/slot/")
-        claimed = {int(key.rpartition(b"/")[2]) for key, _ in self._kv.scan(PARTITION, start, end)}
+        claimed = {int(key.rpartition(b"/")[2]) for key, _ in self._kv.scan(PARTS, start, end)}
         finished = {part.number for part in self.parts(branch, upload.id) if not part.place}
         is_grid = (
             claimed <= finished
@@ -340,7 +365,7 @@ class Uploads:
         if len(chosen) == 1 and chosen[0].place:
             return chosen[0].place
         place = branch._new_key(upload.path)
-        blobs.put(place, _Joined(blobs, upload, chosen), "fresh")  # type: ignore[arg-type]
+        blobs.put(place, _Joined(blobs, upload, chosen, alive), "fresh")  # type: ignore[arg-type]
         return place
 
     def abort(self, branch: Branch, path: str, id: str) -> None:
@@ -348,42 +373,55 @@ class Uploads:
         raw, upload = self._read(branch, path, id)
         if upload.state == "done":
             raise no_such_upload()
-        if upload.state == "completing":
+        is_alive = branch._core.stores.clock.now_us() - upload.moved_at <= TAKEN_OVER_AFTER_US
+        if upload.state in _AT_WORK and is_alive:
             raise Contention("The upload is just being completed.", next="Repeat the request.")
+        if upload.state == "staging" and self._is_staged(branch, upload):
+            self._end(branch, upload)  # the completion went well, though nobody was answered
+            raise no_such_upload()
+        is_uncertain = upload.is_uncertain or upload.state == "staging"
+        aborted = replace(upload, state="aborted", is_uncertain=is_uncertain)
         try:
-            self._kv.set_if(PARTITION, _key(branch, id), encode(replace(upload, state="done")), raw)
+            self._kv.set_if(UPLOADS, _key(branch, id), encode(aborted), raw)
         except PredicateFailed:
             raise Contention("The upload changed during the request.", next="Repeat the request.") from None
-        self._forget_parts(branch, upload, keep="")
-        self._kv.delete(PARTITION, _key(branch, id))
+        self._forget_parts(branch, aborted)
+        self._kv.delete(UPLOADS, _key(branch, id))
 
-    def _forget_parts(self, branch: Branch, upload: Upload, keep: str) -> None:
-        """Delete the records of parts, and files that are not the object's; a part that is still coming is garbage."""
+    def _forget_parts(self, branch: Branch, upload: Upload) -> None:
+        """Delete the records of parts, and files that are not the object's; a part that is still coming is garbage.
+
+        Invariant 3: of an uncertain upload the files that may be the object stay.
+        """
         places = {part.place for part in self.parts(branch, upload.id)} | {upload.place}
-        branch._core.resolver.namespace.delete_many(sorted(places - {"", keep}))
+        kept = {""}
+        if upload.state == "done" or upload.is_uncertain:
+            kept.add(upload.object_place)
+        if upload.is_uncertain:
+            kept.add(upload.place)
+        branch._core.resolver.namespace.delete_many(sorted(places - kept))
         self._drop_keys(_key(branch, upload.id) + b"/")
 
     def _drop_keys(self, below: bytes) -> None:
         start, end = keys_below(below)
-        self._kv.delete_many(PARTITION, [key for key, _ in self._kv.scan(PARTITION, start, end)])
+        self._kv.delete_many(PARTS, [key for key, _ in self._kv.scan(PARTS, start, end)])
 
     def _swap(self, branch: Branch, before: Upload, after: Upload) -> Upload:
         """Replace a record; raises `PredicateFailed` if it is another one than `before`."""
-        self._kv.set_if(PARTITION, _key(branch, after.id), encode(after), encode(before))
+        self._kv.set_if(UPLOADS, _key(branch, after.id), encode(after), encode(before))
         return after
 
     def sweep(self, now_us: Microseconds) -> int:
         """Forget uploads that are too old; their bytes are garbage, which a collection finds. Returns their number."""
         old: list[bytes] = []
-        for key, raw in self._kv.scan(PARTITION):
-            if key.count(b"/") == 1:
-                upload = decode(Upload, raw, "an upload")
-                limit = upload.completed_at + REMEMBERED_US if upload.completed_at else upload.begun_at + LASTS_US
-                if now_us > limit:
-                    old.append(key)
+        for key, raw in self._kv.scan(UPLOADS):
+            upload = decode(Upload, raw, "an upload")
+            limit = upload.completed_at + REMEMBERED_US if upload.completed_at else upload.begun_at + LASTS_US
+            if now_us > limit:
+                old.append(key)
         for key in old:
             self._drop_keys(key + b"/")
-            self._kv.delete(PARTITION, key)
+            self._kv.delete(UPLOADS, key)
         return len(old)
 
 
@@ -409,9 +447,14 @@ class _Hashed:
 
 
 class _Joined:
-    """The parts of an upload as one file."""
+    """The parts of an upload as one file.
 
-    def __init__(self, blobs: BlobStore, upload: Upload, parts: Sequence[Part]) -> None:
+    Args:
+        alive: called while it is read.
+    """
+
+    def __init__(self, blobs: BlobStore, upload: Upload, parts: Sequence[Part], alive: Callable[[], None]) -> None:
+        self._alive = alive
         self._files = self._open(blobs, upload, parts)
         self._file: BinaryIO = io.BytesIO()
         self._left = 0
@@ -431,6 +474,7 @@ class _Joined:
             if following is None:
                 return b""
             self._file, self._left = following
+        self._alive()
         data = self._file.read(min(self._left, READ_BYTES if size < 0 else size))
         if not data:
             raise Refusal("A part of the upload was cut.", status=500)

@@ -173,7 +173,9 @@ def _overlapping(record: RepositoryRecord, whose: str) -> AlreadyExists:
     )
 
 
-def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStores) -> RepositoryRecord:
+def delete_repository(
+    kv: Store, name: str, clock: Clock, make_stores: MakeStores, *, force: bool = False
+) -> RepositoryRecord:
     """Delete a repository's metadata: mark it, turn its branches into tombstones, and only then clean up.
 
     A crash in between leaves a repository that is marked; deleting it again goes on. The bytes stay where they are.
@@ -182,7 +184,7 @@ def delete_repository(kv: Store, name: str, clock: Clock, make_stores: MakeStore
     raw, record = read_record(kv, name)
     if raw is None or record is None or record.state == "deleted":
         raise _not_there(name, record)
-    if record.read_only:
+    if record.read_only and not force:
         raise NotAllowed(
             f"Repository {name!r} is read-only.",
             next=Advice(

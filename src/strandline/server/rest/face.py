@@ -9,6 +9,7 @@ import msgspec
 
 from strandline.errors import StrandlineError
 from strandline.server.auth.verifier import FRESH_S, Principal
+from strandline.server.bodies import Limited
 from strandline.server.face import MEMORY_MAX_BYTES, Face
 from strandline.server.messages import Exchange, Request, Response
 from strandline.server.operation import SMALL_BYTES, Call, Need, NoQuery, Operation, branch_named, fill
@@ -90,29 +91,28 @@ class RestFace(Face[Operation, Call]):
             length = request.content_length
             if length is not None and length > operation.body_max:
                 raise Refusal(f"The body has more than {operation.body_max:,} bytes.", status=413)
-            if length is None or length > SMALL_BYTES:
-                self._refuse_early(operation, call)
-            exchange.collect(
-                MEMORY_MAX_BYTES,
-                lambda data: self._content(exchange, operation, call, data),
-                lambda file: self._streamed(exchange, operation, call, file),
-            )
+
+            def take() -> None:
+                exchange.collect(
+                    MEMORY_MAX_BYTES,
+                    lambda data: self._content(exchange, operation, call, data),
+                    lambda file: self._streamed(exchange, operation, call, file),
+                )
+
+            if operation.early is not None and (length is None or length > SMALL_BYTES):
+                early = operation.early
+                self._early(exchange, call, lambda: early(call), take)
+            else:
+                take()
         else:
             exchange.collect(operation.body_max, lambda data: self._decoded(exchange, operation, call, data))
-
-    def _refuse_early(self, operation: Operation, call: Call) -> None:
-        """Raise what can be known before the body comes, from what this worker remembers."""
-        if "branch" in call.path and self._services.reads_at_once(call.path["repository"]):
-            self._services.branch(call.path["repository"], call.path["branch"])._refuse_early(
-                getattr(call.query, "path", None)
-            )
 
     def _content(self, exchange: Exchange, operation: Operation, call: Call, data: bytes) -> None:
         call.body = data
         self._guarded(exchange, lambda: self._run(exchange, operation, call, is_small=len(data) <= SMALL_BYTES))
 
     def _streamed(self, exchange: Exchange, operation: Operation, call: Call, file: BinaryIO) -> None:
-        call.body = file
+        call.body = Limited(file, operation.body_max)
         self._guarded(exchange, lambda: self._in_thread(exchange, operation, call, self._services.bodies))
 
     def _decoded(self, exchange: Exchange, operation: Operation, call: Call, data: bytes) -> None:

@@ -89,7 +89,7 @@ class LinkFace(Answering):
     def _put(self, request: Request, claims: LinkClaims, file: BinaryIO) -> Response:
         self._principal(request, claims, "fs:WriteObject")
         blobs = self._ref(claims)._core.resolver.namespace
-        content = Limited(file, claims.size_max)
+        content = Limited(file, claims.size_max, is_hashed=True)
         try:
             blobs.put(claims.place, content, "create")  # type: ignore[arg-type]
         except BlobExists:

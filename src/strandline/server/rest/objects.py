@@ -17,8 +17,8 @@ from strandline.ids import check_path
 from strandline.repository.refs.ref import Ref
 from strandline.results.rows import CommonPrefix, ObjectInfo, as_info
 from strandline.server.bodies import FormContent
-from strandline.server.conditions import if_range, of_write, outcome, stage_conditionally
-from strandline.server.content import body_of, header_text, is_token
+from strandline.server.conditions import if_range, of_write, outcome, refuse_write, stage_conditionally
+from strandline.server.content import body_of, header_text, is_shown_inline, is_token
 from strandline.server.etags import etag_of, http_date
 from strandline.server.messages import Response
 from strandline.server.namespaces import shown_address
@@ -211,14 +211,6 @@ def serve_object(call: Call, ref: Ref, info: ObjectInfo, *, is_head: bool = Fals
     return Response(status, body_of(ref, info, start, end), headers)
 
 
-_INLINE = ("image/png", "image/jpeg", "image/gif", "image/webp", "text/plain")
-
-
-def is_shown_inline(content_type: str | None) -> bool:
-    """Whether a browser may show an object itself: a picture, or plain text."""
-    return (content_type or "").partition(";")[0].strip().lower() in _INLINE
-
-
 def metadata_of(headers: Mapping[bytes, bytes]) -> dict[str, str]:
     """The user metadata that came in headers."""
     found = {}
@@ -228,6 +220,13 @@ def metadata_of(headers: Mapping[bytes, bytes]) -> dict[str, str]:
         elif name.startswith(INTERNAL_META):
             found["::lakefs::" + name[len(INTERNAL_META) :].decode("latin-1")] = value.decode("utf-8", "replace")
     return found
+
+
+def refuse_upload(call: Call) -> None:
+    """Raise what is wrong with an upload whatever its bytes are."""
+    branch = call.services.branch(call.path["repository"], call.path["branch"])
+    check_path(call.query.path)
+    refuse_write(call.request, branch, call.query.path)
 
 
 def upload_object(call: Call) -> Response | Staging:
@@ -391,6 +390,7 @@ OPERATIONS = (
         query=Upload,
         body=bytes,
         body_max=PUT_MAX_BYTES,
+        early=refuse_upload,
         cost="upload",
     ),
     Operation(

@@ -105,7 +105,7 @@ def delete_repository(call: Call) -> Response:
     name = call.path["repository"]
     if opened(call).settings.read_only and not call.query.force:
         raise NotAllowed(f"Repository {name!r} is read-only.", next="Give force=true to delete it all the same.")
-    call.services.lake.delete_repository(name)
+    call.services.lake.delete_repository(name, force=call.query.force)
     call.services.forget(name)
     return nothing()
 

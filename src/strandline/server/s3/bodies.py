@@ -17,9 +17,10 @@ from typing import Any, BinaryIO
 
 from strandline.server.auth.sigv4 import ChunkSignatures, Signed
 from strandline.server.messages import Request
-from strandline.server.refusals import BadRequest, BrokenBody
+from strandline.server.refusals import BadRequest, BrokenBody, TooLarge
 
 READ_BYTES = 1 << 20
+PUT_MAX_BYTES = 5 << 30
 CHUNK_LINE_MAX_BYTES = 256
 CHUNK_MAX_BYTES = 1 << 30
 TRAILER_MAX_BYTES = 4 << 10
@@ -114,6 +115,10 @@ class Content(io.RawIOBase):
             self._check()
             return b""
         self._size += len(data)
+        if self._size > (PUT_MAX_BYTES if self._length is None else self._length):
+            if self._length is None:
+                raise TooLarge("The object is too large for one request.", status=400)
+            raise BrokenBody(f"The body has more than {self._length:,} bytes.")
         for digest in self._digests.values():
             digest.update(data)
         if self._md5 is not None:

@@ -64,12 +64,30 @@ def create_bucket(call: S3Call) -> Response:
 def delete_bucket(call: S3Call) -> Response:
     if not call.services.options.s3_flat:
         raise Refusal("Repositories are not deleted by S3.", status=405, s3_code="MethodNotAllowed")
-    branch = call.services.branch(call.bucket, call.services.options.s3_flat)
-    if branch.list(amount=1).first() is not None:
-        raise Refusal("The bucket holds objects.", status=409, s3_code="BucketNotEmpty")
-    call.services.lake.delete_repository(call.bucket)
+    flat, repository = call.services.options.s3_flat, call.services.repository(call.bucket)
+    others = [one.name for one in repository.branches(amount=2, hidden=True) if one.name != flat]
+    if others or repository.tags(amount=1).first() is not None:
+        raise Refusal("The bucket has other branches, or tags.", status=409, s3_code="BucketNotEmpty")
+    if repository.settings.read_only:
+        raise Refusal("The bucket is read-only.", status=403, s3_code="AccessDenied")
+    _refuse_full(call, flat)
+    # nothing that is acknowledged after the last look may be lost: nobody may write while it is looked at
+    repository.set_read_only()
+    try:
+        _refuse_full(call, flat)
+    except Refusal:
+        repository.set_read_only(False)
+        raise
+    call.services.lake.delete_repository(call.bucket, force=True)
     call.services.forget(call.bucket)
     return Response(204)
+
+
+def _refuse_full(call: S3Call, flat: str) -> None:
+    """Raise unless a bucket holds nothing and never did; uploads that are under way go with it, as in S3."""
+    branch = call.services.repository(call.bucket).branch(flat)
+    if branch.list(amount=1).first() is not None or len(list(branch.log(amount=2))) > 1:
+        raise Refusal("The bucket holds objects, or commits.", status=409, s3_code="BucketNotEmpty")
 
 
 OPERATIONS = (

@@ -13,14 +13,11 @@ from strandline.server.face import MEMORY_MAX_BYTES, Face
 from strandline.server.messages import Exchange, Request, Response
 from strandline.server.operation import SMALL_BYTES, fill
 from strandline.server.refusals import BadRequest, NotAuthenticated, Refusal
-from strandline.server.s3.bodies import Content, is_chunked, object_length
+from strandline.server.s3.bodies import PUT_MAX_BYTES, Content, is_chunked, object_length
 from strandline.server.s3.errors import broken, refusal
 from strandline.server.s3.names import bucket_and_key, ref_and_path
 from strandline.server.s3.operation import S3Call, S3Operation
-from strandline.server.s3.xml import DOCUMENT_MAX_BYTES
 from strandline.server.services import Services
-
-PUT_MAX_BYTES = 5 << 30
 
 
 class S3Face(Face[S3Operation, S3Call]):
@@ -41,8 +38,10 @@ class S3Face(Face[S3Operation, S3Call]):
     def _begin(self, exchange: Exchange) -> None:
         request, services = exchange.request, self._services
         query: dict[str, str] = {}
-        for name, value in request.query:
-            query.setdefault(name, value)
+        for name, value in request.signed_query:
+            if name in query:
+                raise BadRequest(f"The parameter {name[:80]!r} is there twice.", s3_code="InvalidArgument")
+            query[name] = value
         bucket, key = bucket_and_key(request, services.options.s3_domain)
         operation = self._find(request.method, bucket, key, query, request.headers)
         exchange.operation = operation.id
@@ -78,6 +77,8 @@ class S3Face(Face[S3Operation, S3Call]):
         level = "object" if key else "bucket" if bucket else "service"
         for row in self._rows.get((level, method), ()):
             if all(name in query for name in row.asks) and (not row.header or row.header in headers):
+                if method not in ("GET", "HEAD"):
+                    _refuse_unasked(query, row)
                 return row
         raise Refusal("The method is not one of S3 there.", status=405, s3_code="MethodNotAllowed")
 
@@ -98,21 +99,24 @@ class S3Face(Face[S3Operation, S3Call]):
                 raise Refusal("The object is too large for one request.", status=400, s3_code="EntityTooLarge")
             if request.content_length is None and not is_chunked(call.signed):
                 call.length = None
-            if request.content_length is None or request.content_length > SMALL_BYTES:
-                self._refuse_early(call)
-            exchange.collect(
-                MEMORY_MAX_BYTES,
-                lambda data: self._content(exchange, operation, call, io.BytesIO(data), len(data) <= SMALL_BYTES),
-                lambda file: self._streamed(exchange, operation, call, file),
-            )
+
+            def take() -> None:
+                exchange.collect(
+                    MEMORY_MAX_BYTES,
+                    lambda data: self._content(exchange, operation, call, io.BytesIO(data), len(data) <= SMALL_BYTES),
+                    lambda file: self._streamed(exchange, operation, call, file),
+                )
+
+            is_small = request.content_length is not None and request.content_length <= SMALL_BYTES
+            if operation.early is not None and not is_small:
+                early = operation.early
+                self._early(exchange, call, lambda: early(call), take)
+            else:
+                take()
         elif operation.body == "document":
-            exchange.collect(DOCUMENT_MAX_BYTES, lambda data: self._document(exchange, operation, call, data))
+            exchange.collect(operation.body_max, lambda data: self._document(exchange, operation, call, data))
         else:
             self._passing_over(exchange, operation, call)
-
-    def _refuse_early(self, call: S3Call) -> None:
-        if call.path and self._services.reads_at_once(call.bucket):
-            self._services.branch(call.bucket, call.ref)._refuse_early(call.path)
 
     def _document(self, exchange: Exchange, operation: S3Operation, call: S3Call, data: bytes) -> None:
         def step() -> None:
@@ -137,3 +141,13 @@ class S3Face(Face[S3Operation, S3Call]):
             self._in_thread(exchange, operation, call, self._services.bodies)
 
         self._guarded(exchange, step)
+
+
+_HARMLESS = ("x-id", "versionid", "x-amz-", "awsaccesskeyid", "signature", "expires", "list-type", "prefix")
+
+
+def _refuse_unasked(query: dict[str, str], row: S3Operation) -> None:
+    """Refuse a write that is asked for something which it would not do: it might be meant as another operation."""
+    for name in query:
+        if name not in row.asks and not name.lower().startswith(_HARMLESS):
+            raise BadRequest(f"{row.id} takes no parameter {name[:80]!r}.", s3_code="InvalidArgument")

@@ -34,7 +34,7 @@ def rows_of(call: S3Call, prefix: str, delimiter: str, after: str, amount: int) 
     ref_name, below = ref_and_path(prefix, call.services.options.s3_flat)
     after_ref, after_path = ref_and_path(after, call.services.options.s3_flat)
     if after and after_ref != ref_name:
-        if after_ref > ref_name and not after.startswith(prefix):
+        if after > prefix:
             return []  # all that has the prefix comes before
         after_path = ""
     try:
@@ -49,15 +49,18 @@ def rows_of(call: S3Call, prefix: str, delimiter: str, after: str, amount: int) 
 def _refs(call: S3Call, prefix: str, delimiter: str, after: str) -> Iterator[tuple[str, Row]]:
     """What lies in a bucket as a whole: its branches as folders or, without a delimiter, all that is on them."""
     repository = call.services.repository(call.bucket)
-    passed_ref, _, passed_path = after.partition("/")
-    for branch in repository.branches(prefix):
+    passed_ref, slash, passed_path = after.partition("/")
+    # keys are in the order of "name/", in which "a-b" comes before "a": "-" and "." come before "/"
+    for branch in sorted(repository.branches(prefix), key=lambda one: f"{one.name}/"):
+        below = f"{branch.name}/"
         if delimiter == "/":
-            if f"{branch.name}/" > after:
-                yield f"{branch.name}/", CommonPrefix(f"{branch.name}/")
+            if below > after:
+                yield below, CommonPrefix(below)
             continue
-        if branch.name < passed_ref:
+        is_passed = slash and branch.name == passed_ref
+        if not is_passed and below < after:
             continue
-        start = passed_path if branch.name == passed_ref else ""
+        start = passed_path if is_passed else ""
         for row in repository.ref(branch.name).list(after=start):
             key = f"{branch.name}/{row.path}"
             folder = _folder(key, prefix, delimiter)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from strandline.core.texts import check_metadata
-from strandline.ids import check_path
+from strandline.ids import BranchId, check_path
 from strandline.server.conditions import of_write
 from strandline.server.messages import Response
 from strandline.server.operation import object_need, repository_need
-from strandline.server.refusals import BadRequest
+from strandline.server.refusals import BadRequest, Refusal
 from strandline.server.s3.bodies import user_metadata
 from strandline.server.s3.names import ref_and_path
 from strandline.server.s3.objects import content_type_of, refuse_unkept, source_of
@@ -18,6 +18,8 @@ from strandline.server.s3.xml import answer, document, element, encoder, malform
 from strandline.server.uploads import PARTS_MAX, Uploads, no_such_upload
 
 LIST_MAX = 1_000
+COMPLETE_MAX_BYTES = 4 << 20
+"""A list of 10,000 parts with their checksums has 1.4 MB."""
 _SOURCE_RANGE = re.compile(r"bytes=(\d{1,15})-(\d{1,15})", re.ASCII)
 _NUMBER = re.compile(r"\d{1,10}", re.ASCII)
 
@@ -44,10 +46,19 @@ def _part_number(call: S3Call) -> int:
     return int(given)
 
 
+def refuse_part(call: S3Call) -> None:
+    """Raise what is wrong with a part whatever its bytes are."""
+    branch = call.services.branch(call.bucket, call.ref)
+    _part_number(call)
+    branch._refuse_early(call.path)
+    if _uploads(call).get(branch, call.path, call.query["uploadId"]).state != "open":
+        raise no_such_upload()
+
+
 def upload_part(call: S3Call) -> Response:
     branch = call.services.branch(call.bucket, call.ref)
     number = _part_number(call)
-    part = _uploads(call).put(branch, call.path, call.query["uploadId"], number, call.body, call.length)
+    part = _uploads(call).put(branch, call.path, call.query["uploadId"], number, call.body, call.length, call.still)
     checksums = [(b"x-amz-checksum-" + name.encode(), value.encode()) for name, value in call.body.checksums.items()]
     return Response(200, b"", [(b"ETag", f'"{part.md5}"'.encode()), *checksums])
 
@@ -66,7 +77,15 @@ def upload_part_copy(call: S3Call) -> Response:
     with ref._open_whole(info) as file:
         file.seek(start)
         limited = _Limited(file, end - start)
-        part = _uploads(call).put(branch, call.path, call.query["uploadId"], number, limited, end - start)  # type: ignore[arg-type]
+        part = _uploads(call).put(
+            branch,
+            call.path,
+            call.query["uploadId"],
+            number,
+            limited,  # type: ignore[arg-type]
+            end - start,
+            call.still,
+        )
     return answer(
         document("CopyPartResult", text("LastModified", moment(part.written_at)), text("ETag", f'"{part.md5}"'))
     )
@@ -99,8 +118,20 @@ def complete(call: S3Call) -> Response:
     if not 1 <= len(wanted) <= PARTS_MAX:
         raise malformed()
     only_new, only_as = of_write(call.request)
+    if only_as and branch.find(call.path) is None:
+        raise Refusal("There is no such key.", status=404, s3_code="NoSuchKey")
+    size = call.request.header(b"x-amz-mp-object-size")
+    if size and not _NUMBER.fullmatch(size):
+        raise BadRequest("x-amz-mp-object-size is a number.", s3_code="InvalidArgument")
     done = _uploads(call).complete(
-        branch, call.path, call.query["uploadId"], wanted, only_new=only_new, only_as=only_as
+        branch,
+        call.path,
+        call.query["uploadId"],
+        wanted,
+        only_new=only_new,
+        only_as=only_as,
+        size=int(size) if size else None,
+        still=call.still,
     )
     key = call.key_of(call.ref, call.path)
     names = text("Bucket", call.bucket) + text("Key", key) + text("ETag", f'"{done.etag}"')
@@ -118,7 +149,7 @@ def list_parts(call: S3Call) -> Response:
     branch = call.services.branch(call.bucket, call.ref)
     uploads = _uploads(call)
     upload = uploads.get(branch, call.path, call.query["uploadId"])
-    if upload.state == "done":
+    if upload.state in ("done", "aborted"):
         raise no_such_upload()
     after, most = _number(call, "part-number-marker", 0), min(_number(call, "max-parts", LIST_MAX), LIST_MAX)
     parts = []
@@ -126,7 +157,7 @@ def list_parts(call: S3Call) -> Response:
         parts.append(part)
         if len(parts) > most:
             break
-    has_more, parts = len(parts) > most, parts[:most]
+    has_more, parts = len(parts) > most > 0, parts[:most]
     head = [
         text("Bucket", call.bucket),
         text("Key", call.key_of(call.ref, call.path)),
@@ -165,16 +196,16 @@ def list_uploads(call: S3Call) -> Response:
     key_marker, id_marker = query.get("key-marker", ""), query.get("upload-id-marker", "")
     most, encode = min(_number(call, "max-uploads", LIST_MAX), LIST_MAX), encoder(query.get("encoding-type", ""))
     repository = call.services.repository(call.bucket)
-    ref, below = ref_and_path(prefix, call.services.options.s3_flat)
+    ref, _ = ref_and_path(prefix, call.services.options.s3_flat)
     found: list[tuple[str, str, int]] = []
-    for name in (
-        [ref]
-        if ref and ("/" in prefix or call.services.options.s3_flat)
-        else [one.name for one in repository.branches(prefix)]
-    ):
-        branch = call.services.branch(call.bucket, name)
-        path = below if name == ref else ""
-        found += [(call.key_of(name, one.path), one.id, one.begun_at) for one in _uploads(call).open_ones(branch, path)]
+    names = {}
+    for one in repository.branches("" if call.services.options.s3_flat else ref, hidden=True):
+        names[repository.branch(one.name).branch_id] = one.name
+    for upload in _uploads(call).of_repository(repository._core.stores.repository_id):
+        name = names.get(BranchId(upload.branch_id))
+        key = call.key_of(name, upload.path) if name else ""
+        if name and upload.state == "open" and key.startswith(prefix):
+            found.append((key, upload.id, upload.begun_at))
     found.sort()
     rows: list[str] = []
     folders: set[str] = set()
@@ -188,7 +219,7 @@ def list_uploads(call: S3Call) -> Response:
         if folder and (folder in folders or (key_marker and folder <= key_marker)):
             continue
         if len(rows) == most:
-            has_more = True
+            has_more = most > 0
             break
         if folder:
             folders.add(folder)
@@ -223,7 +254,16 @@ _WRITE = object_need("fs:WriteObject")
 
 OPERATIONS = (
     S3Operation("CreateMultipartUpload", "POST", "object", _WRITE, create, ("uploads",)),
-    S3Operation("UploadPart", "PUT", "object", _WRITE, upload_part, ("partNumber", "uploadId"), body="content"),
+    S3Operation(
+        "UploadPart",
+        "PUT",
+        "object",
+        _WRITE,
+        upload_part,
+        ("partNumber", "uploadId"),
+        body="content",
+        early=refuse_part,
+    ),
     S3Operation(
         "UploadPartCopy",
         "PUT",
@@ -232,8 +272,19 @@ OPERATIONS = (
         upload_part_copy,
         ("partNumber", "uploadId"),
         header=b"x-amz-copy-source",
+        cost="long",
     ),
-    S3Operation("CompleteMultipartUpload", "POST", "object", _WRITE, complete, ("uploadId",), body="document"),
+    S3Operation(
+        "CompleteMultipartUpload",
+        "POST",
+        "object",
+        _WRITE,
+        complete,
+        ("uploadId",),
+        body="document",
+        body_max=COMPLETE_MAX_BYTES,
+        cost="long",
+    ),
     S3Operation("AbortMultipartUpload", "DELETE", "object", _WRITE, abort, ("uploadId",)),
     S3Operation("ListParts", "GET", "object", object_need("fs:ListObjects"), list_parts, ("uploadId",)),
     S3Operation("ListMultipartUploads", "GET", "bucket", repository_need("fs:ListObjects"), list_uploads, ("uploads",)),

@@ -11,15 +11,15 @@ from strandline.ids import check_path
 from strandline.repository.branch import Branch
 from strandline.repository.refs.ref import Ref
 from strandline.results.rows import ObjectInfo
-from strandline.server.conditions import of_write, outcome, stage_conditionally
-from strandline.server.content import body_of, header_text, is_token
+from strandline.server.conditions import if_range, of_write, outcome, refuse_write, stage_conditionally
+from strandline.server.content import body_of, header_text, is_shown_inline, is_token
 from strandline.server.etags import etag_of, http_date
 from strandline.server.messages import Response
 from strandline.server.operation import Staging, object_arn, object_need
 from strandline.server.ranges import NotSatisfiable, wanted_range
 from strandline.server.refusals import BadRequest, NotSupported, Refusal
 from strandline.server.s3.bodies import KEPT_HEADERS, KEPT_PREFIX, user_metadata
-from strandline.server.s3.errors import status_and_code
+from strandline.server.s3.errors import failed, status_and_code
 from strandline.server.s3.names import ref_and_path
 from strandline.server.s3.operation import S3Call, S3Operation
 from strandline.server.s3.xml import answer, document, element, malformed, moment, parse, text
@@ -28,6 +28,7 @@ from strandline.tree.rows import Entry
 UNKEPT = ("x-amz-server-side-encryption", "x-amz-tagging", "x-amz-object-lock-", "x-amz-grant-")
 HARMLESS_ACLS = (b"private", b"bucket-owner-full-control")
 DELETE_MAX = 1_000
+DELETE_MAX_BYTES = 2 << 20
 _OVERRIDES = {
     "response-content-type": b"Content-Type",
     "response-content-disposition": b"Content-Disposition",
@@ -38,8 +39,15 @@ _OVERRIDES = {
 }
 
 
+def refuse_version(call: S3Call) -> None:
+    """Raise if a request is about a version of an object: versions here are commits."""
+    if call.query.get("versionId", "null") != "null":
+        raise Refusal("There are no versions of objects but commits.", status=400, s3_code="InvalidArgument")
+
+
 def found(call: S3Call) -> tuple[Ref, ObjectInfo]:
     """The object of a request; raises `ObjectNotFound` for a marker of a ref as well."""
+    refuse_version(call)
     ref = call.services.ref(call.bucket, call.ref)
     if not call.path:
         raise ObjectNotFound("The key names a ref and no object.", next="Write ref/path.")
@@ -54,12 +62,18 @@ def headers_of(info: ObjectInfo) -> list[tuple[bytes, bytes]]:
         (b"Content-Type", header_text(info.content_type or "binary/octet-stream")),
         (b"Accept-Ranges", b"bytes"),
     ]
+    has_disposition = False
     for name, value in info.metadata.items():
+        has_disposition |= name == KEPT_PREFIX + "content-disposition"
         kept = name.removeprefix(KEPT_PREFIX)
         if kept in KEPT_HEADERS and kept != name:
             headers.append((kept.title().encode(), header_text(value)))
         elif is_token(name):
             headers.append((b"x-amz-meta-" + name.encode(), header_text(value)))
+    # what users put here is not a page of this server, whose cookies a browser would send with it
+    headers += [(b"X-Content-Type-Options", b"nosniff"), (b"Content-Security-Policy", b"sandbox")]
+    if not has_disposition and not is_shown_inline(info.content_type):
+        headers.append((b"Content-Disposition", b"attachment"))
     return headers
 
 
@@ -82,11 +96,12 @@ def _serve(call: S3Call, *, is_head: bool) -> Response:
     if "partNumber" in call.query and call.query["partNumber"] != "1":
         raise Refusal("The object has one part.", status=416, s3_code="InvalidPartNumber")
     try:
-        wanted = wanted_range(call.request.header(b"range"), info.size)
+        wanted = wanted_range(if_range(call.request, etag_of(info), info.modified_at_us // 1_000_000), info.size)
     except NotSatisfiable:
-        raise Refusal(
-            f"The object has {info.size:,} bytes; the range lies behind them.", status=416, s3_code="InvalidRange"
-        ) from None
+        text = f"The object has {info.size:,} bytes; the range lies behind them."
+        answer = failed(call.request, 416, "InvalidRange", text)
+        answer.headers = [*answer.headers, (b"Content-Range", b"bytes */%d" % info.size)]
+        return answer
     if wanted is None and "partNumber" in call.query and info.size:
         wanted = 0, info.size  # the one part, as S3 answers it
     start, end = wanted or (0, info.size)
@@ -101,6 +116,15 @@ def _serve(call: S3Call, *, is_head: bool) -> Response:
     if is_absolute(info.physical_address):
         call.elsewhere()  # its bytes are in another store, behind a network
     return Response(status, body_of(ref, info, start, end), headers)
+
+
+def refuse_put(call: S3Call) -> None:
+    """Raise what is wrong with a put whatever its bytes are."""
+    branch = call.services.branch(call.bucket, call.ref)
+    refuse_unkept(call)
+    if call.path:
+        check_path(call.path)
+        refuse_write(call.request, branch, call.path)
 
 
 def put_object(call: S3Call) -> Response | Staging:
@@ -197,6 +221,7 @@ def copy_object(call: S3Call) -> Response:
         if only_new or only_as:
             stage_if_allowed(call, branch, entry, only_new=only_new, only_as=only_as)
         else:
+            call.still()
             branch.stage(call.path, entry)
         made = branch.stat(call.path)
     etag = text("ETag", f'"{etag_of(made)}"')
@@ -204,6 +229,7 @@ def copy_object(call: S3Call) -> Response:
 
 
 def delete_object(call: S3Call) -> Response:
+    refuse_version(call)
     branch = call.services.branch(call.bucket, call.ref)
     if call.request.header(b"if-match"):
         raise NotSupported("A delete takes no condition here.")
@@ -259,8 +285,8 @@ OPERATIONS = (
     S3Operation("GetObject", "GET", "object", _READ, get_object, cost="quick"),
     S3Operation("HeadObject", "HEAD", "object", _READ, head_object, cost="quick"),
     S3Operation("GetObjectTagging", "GET", "object", _READ, no_tags, ("tagging",)),
-    S3Operation("PutObject", "PUT", "object", _WRITE, put_object, body="content", cost="upload"),
-    S3Operation("CopyObject", "PUT", "object", _WRITE, copy_object, header=b"x-amz-copy-source"),
+    S3Operation("PutObject", "PUT", "object", _WRITE, put_object, body="content", early=refuse_put, cost="upload"),
+    S3Operation("CopyObject", "PUT", "object", _WRITE, copy_object, header=b"x-amz-copy-source", cost="long"),
     S3Operation("DeleteObject", "DELETE", "object", object_need("fs:DeleteObject"), delete_object),
     S3Operation(
         "DeleteObjects",
@@ -270,6 +296,7 @@ OPERATIONS = (
         delete_objects,
         ("delete",),
         body="document",
+        body_max=DELETE_MAX_BYTES,
         judges_each=True,
     ),
 )

@@ -11,6 +11,7 @@ from strandline.server.auth.sigv4 import Signed
 from strandline.server.messages import Response
 from strandline.server.operation import AnyCall, Cost, Staging
 from strandline.server.refusals import Refusal
+from strandline.server.s3.xml import DOCUMENT_MAX_BYTES
 
 Level = Literal["service", "bucket", "object"]
 BodyKind = Literal["none", "document", "content"]
@@ -63,6 +64,8 @@ class S3Operation:
         asks: names in the query that make a request one of this operation; of two rows that match, the one with more.
         header: a header that makes it one of this operation, or b"".
         needs: what the caller has to be allowed.
+        body_max: of a document, in bytes.
+        early: raises what can be known before a large body comes.
         judges_each: the handler judges the keys of its document one by one, and answers for each.
     """
 
@@ -74,6 +77,8 @@ class S3Operation:
     asks: tuple[str, ...] = ()
     header: bytes = b""
     body: BodyKind = "none"
+    body_max: int = DOCUMENT_MAX_BYTES
+    early: Callable[[S3Call], None] | None = None
     judges_each: bool = False
     cost: Cost = "blocking"
 
