@@ -16,11 +16,13 @@ class BranchAt(msgspec.Struct, frozen=True):
     Attributes:
         cell: the record of the name, shared by all in this process.
         branch_id: the creation of the name that is meant.
+        is_forced: that its repository is read-only is no reason to refuse.
     """
 
     cell: BranchCell
     commits: CommitLog
     branch_id: BranchId
+    is_forced: bool = False
 
     @staticmethod
     def of(stores: Stores, name: str, branch_id: BranchId) -> BranchAt:

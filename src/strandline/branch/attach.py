@@ -50,7 +50,7 @@ def attach_changes(at: BranchAt, compute: Callable[[BranchRecord], Computed], ra
     attempts = Attempts(at.cell, "atomic change")
     while True:
         attempts.next()
-        seen = update(at, lambda branch: _seal_if_allowed(at.name, branch, ranges))
+        seen = update(at, lambda branch: _seal_if_allowed(at, branch, ranges))
         computed: Computed | StrandlineError
         try:
             computed = compute(seen.branch)
@@ -79,7 +79,7 @@ def attach_pairs(at: BranchAt, pairs: Pairs) -> int:
     while True:
         attempts.next()
         seen = at.read()
-        refuse_blocked(seen.branch, "stage", at.name)
+        refuse_blocked(seen.branch, "stage", at.name, forced=at.is_forced)
         refuse_locked_keys(seen.branch, at.name, keys)
         token, intent = _write_private(at.cell, seen.branch, pairs)
         if _try(
@@ -94,9 +94,9 @@ def attach_pairs(at: BranchAt, pairs: Pairs) -> int:
             return len(pairs)
 
 
-def _seal_if_allowed(name: str, branch: BranchRecord, ranges: Sequence[Range]) -> BranchRecord:
-    refuse_blocked(branch, "stage", name)
-    refuse_locked_ranges(branch, name, ranges)
+def _seal_if_allowed(at: BranchAt, branch: BranchRecord, ranges: Sequence[Range]) -> BranchRecord:
+    refuse_blocked(branch, "stage", at.name, forced=at.is_forced)
+    refuse_locked_ranges(branch, at.name, ranges)
     return seal(branch, StagingToken(new_id()))
 
 
@@ -135,7 +135,7 @@ def _try(
         if is_condemned(at.stores, intent):
             return False
         try:
-            refuse_blocked(now.branch, "stage", at.name)
+            refuse_blocked(now.branch, "stage", at.name, forced=at.is_forced)
             refuse_locked_keys(now.branch, at.name, keys)
             at.cell.swap(now, transition(with_etags(now.branch) if tagged else now.branch))
         except LayersMoved:

@@ -86,7 +86,7 @@ def _nothing_is_staged(cell: BranchCell, branch: BranchRecord) -> bool:
 
 def _commit(at: BranchAt, draft: Draft, made: _Mine) -> Commit:
     def seal_if_allowed(branch: BranchRecord) -> BranchRecord:
-        refuse_blocked(branch, "commit", at.name)
+        refuse_blocked(branch, "commit", at.name, forced=at.is_forced)
         refuse_whole(branch, at.name)
         return seal(branch, StagingToken(new_id()))
 
@@ -166,7 +166,7 @@ def _swap_until_decided(
             attempts.again()
             now = at.read()
             continue
-        refuse_blocked(now.branch, "commit", at.name)
+        refuse_blocked(now.branch, "commit", at.name, forced=at.is_forced)
         refuse_whole(now.branch, at.name)
         record = draft.commit(tree, (parent,))
         # both before the swap: a crash in between leaves garbage that is known, never a head without its record

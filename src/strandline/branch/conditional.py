@@ -70,7 +70,7 @@ def stage_if(at: BranchAt, path: str, entry: Entry, condition: Condition) -> Non
         attempts.next()
         try:
             seen = at.read()
-            refuse_blocked(seen.branch, "stage", at.name)
+            refuse_blocked(seen.branch, "stage", at.name, forced=at.is_forced)
             refuse_locked_keys(seen.branch, at.name, [key])
             layers = Layers(at.cell, at.commits, seen.branch)
             partition = at.stores.staging(seen.branch.staging_token)

@@ -240,7 +240,7 @@ def reset_head(at: BranchAt, head: CommitId, *, force: bool) -> None:
     attempts = Attempts(at.cell, "hard reset")
     while True:
         attempts.next()
-        seen = _sealed(at, lambda branch: refuse_blocked(branch, "reset", at.name))
+        seen = _sealed(at, lambda branch: refuse_blocked(branch, "reset", at.name, forced=at.is_forced))
         branch = seen.branch
         if not force:
             try:

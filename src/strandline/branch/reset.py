@@ -23,7 +23,7 @@ def reset_all(at: BranchAt) -> None:
     while True:
         attempts.next()
         seen = at.read()
-        refuse_read_only(seen.branch, at.name)
+        refuse_read_only(seen.branch, at.name, forced=at.is_forced)
         refuse_locked_ranges(seen.branch, at.name, [ALL])
         put_item(at.stores, dropped(at.name, seen.branch, seen.branch.tokens))
         try:
@@ -39,7 +39,7 @@ def reset_range(at: BranchAt, start: str, end: str | None) -> None:
     ranges = [Range(start, end)]
 
     def seal_if_allowed(branch: BranchRecord) -> BranchRecord:
-        refuse_read_only(branch, at.name)
+        refuse_read_only(branch, at.name, forced=at.is_forced)
         refuse_locked_ranges(branch, at.name, ranges)
         return seal(branch, StagingToken(new_id()))
 
@@ -62,7 +62,7 @@ def reset_range(at: BranchAt, start: str, end: str | None) -> None:
         if not branch.sealed_tokens and compacted == branch.compacted:
             return  # somebody took or discarded everything meanwhile: no reason to make others compute again
         now = at.read()
-        refuse_read_only(now.branch, at.name)
+        refuse_read_only(now.branch, at.name, forced=at.is_forced)
         refuse_locked_ranges(now.branch, at.name, ranges)
         try:
             after = fold(now.branch, branch, branch.sealed_tokens, compacted)

@@ -106,7 +106,7 @@ def _allowing(at: BranchAt, pairs: Pairs, fresh: Seen | None) -> tuple[Seen, boo
 
 
 def _refuse(at: BranchAt, seen: Seen, pairs: Pairs) -> None:
-    refuse_blocked(seen.branch, "stage", at.name)
+    refuse_blocked(seen.branch, "stage", at.name, forced=at.is_forced)
     if seen.branch.locks or seen.branch.whole:
         refuse_locked_keys(seen.branch, at.name, sorted(key for key, _ in pairs))
 
@@ -138,7 +138,7 @@ def _write_and_look(at: BranchAt, pairs: Pairs, token: StagingToken | None, atte
             if token is None:
                 _refuse(at, seen, pairs)
             else:
-                refuse_blocked(seen.branch, "stage", at.name)
+                refuse_blocked(seen.branch, "stage", at.name, forced=at.is_forced)
                 if locked_key(seen.branch, sorted(key for key, _ in pairs)):
                     pairs = what_is_left(at, pairs, token)
                     if not pairs:

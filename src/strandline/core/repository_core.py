@@ -94,8 +94,8 @@ class RepositoryCore:
                 cell = self.cells.setdefault(name, BranchCell(self.stores, name, sensor))
         return cell
 
-    def at(self, name: str, branch_id: BranchId) -> BranchAt:
-        return BranchAt(self.cell(name), self.commits, branch_id)
+    def at(self, name: str, branch_id: BranchId, *, is_forced: bool = False) -> BranchAt:
+        return BranchAt(self.cell(name), self.commits, branch_id, is_forced)
 
     def open(self, expression: str, target: Any = None) -> Any:
         """The handle of a ref expression, a `Branch` if it names one as it stands.

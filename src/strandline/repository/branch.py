@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,6 +51,13 @@ class Branch(StagedWrites):
     The handle belongs to one creation of the name. If the branch is deleted, and even if another one is made under its
     name, calls raise `BranchGone`.
     """
+
+    @property
+    def forced(self) -> Branch:
+        """A handle of the branch whose calls change it even in a read-only repository; rules and locks hold as ever."""
+        made = copy(self)
+        made._is_forced = True
+        return made
 
     @logged("compact")
     def compact(self, *, force: bool = False) -> Compaction:

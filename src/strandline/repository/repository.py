@@ -161,7 +161,13 @@ class Repository:
 
     @logged("create branch")
     def create_branch(
-        self, name: str, source: Ref | str | None = None, *, exist_ok: bool = False, hidden: bool = False
+        self,
+        name: str,
+        source: Ref | str | None = None,
+        *,
+        exist_ok: bool = False,
+        hidden: bool = False,
+        force: bool = False,
     ) -> Branch:
         """Make a branch at the commit of any ref; by default of the default branch.
 
@@ -169,11 +175,12 @@ class Repository:
             exist_ok: return the branch of this name if there is one already.
             hidden: leave it out of lists of branches that do not ask for it, as branches of programs are. Versions of
                 strandline before 0.2 refuse it, and lists of the repository's branches.
+            force: even if the repository is read-only.
 
         Raises:
             AlreadyExists: the name belongs to a branch or a tag.
         """
-        made = create_branch(self._core, name, self._source(source), exist_ok=exist_ok, hidden=hidden)
+        made = create_branch(self._core, name, self._source(source), exist_ok=exist_ok, hidden=hidden, force=force)
         return Branch(self._core, name, made)
 
     def _source(self, source: Ref | str | None) -> Ref:
@@ -182,12 +189,15 @@ class Repository:
         return source if isinstance(source, Ref) else self.ref(source)
 
     @logged("delete branch")
-    def delete_branch(self, name: str) -> CommitId:
+    def delete_branch(self, name: str, *, force: bool = False) -> CommitId:
         """Delete a branch, with what is staged on it and its reflog.
 
         Returns the commit that was its head: a branch made there brings the committed part back.
+
+        Args:
+            force: even if the repository is read-only.
         """
-        return delete_branch(self._core, name)
+        return delete_branch(self._core, name, force=force)
 
     def branches(
         self, prefix: str = "", *, after: str = "", amount: int | None = None, hidden: bool = False
@@ -208,15 +218,19 @@ class Repository:
         return RefList(rows, amount)
 
     @logged("create tag")
-    def create_tag(self, name: str, source: Ref | str | None = None) -> Ref:
-        """Name a commit for ever; raises `AlreadyExists` if the name belongs to a branch or a tag."""
-        create_tag(self._core, name, self._source(source))
+    def create_tag(self, name: str, source: Ref | str | None = None, *, force: bool = False) -> Ref:
+        """Name a commit for ever; raises `AlreadyExists` if the name belongs to a branch or a tag.
+
+        Args:
+            force: even if the repository is read-only.
+        """
+        create_tag(self._core, name, self._source(source), force=force)
         return self.ref(name)
 
     @logged("delete tag")
-    def delete_tag(self, name: str) -> None:
-        """Delete a tag; the commit that it names stays."""
-        delete_tag(self._core, name)
+    def delete_tag(self, name: str, *, force: bool = False) -> None:
+        """Delete a tag; the commit that it names stays. With `force`, even if the repository is read-only."""
+        delete_tag(self._core, name, force=force)
 
     def tags(self, prefix: str = "", *, after: str = "", amount: int | None = None) -> RefList:
         """The tags whose names begin with a prefix, by name.

@@ -32,6 +32,7 @@ class LogFilter:
         since, until: bounds of the commit's date, both included, in microseconds.
         amount: the most that are shown.
         after: begin behind this commit; empty for the newest.
+        stop_at: end with this commit, whether it is shown or not; empty for the first one of all.
     """
 
     first_parent: bool = False
@@ -41,6 +42,7 @@ class LogFilter:
     until: Microseconds | None = None
     amount: int | None = None
     after: CommitId = NOTHING
+    stop_at: CommitId = NOTHING
 
 
 class Walk:
@@ -113,19 +115,22 @@ class Log(Results[Commit]):
         if wanted.amount == 0:
             return
         for record in walk:
-            if wanted.since is not None and record.date_us < wanted.since:
-                continue
-            if wanted.until is not None and record.date_us > wanted.until:
-                continue
-            filtered = wanted.paths or wanted.prefixes
-            if filtered and not touches(self._commits, record, wanted.paths, wanted.prefixes):
-                continue
-            shown += 1
-            if shown == wanted.amount:  # where the next page begins
-                frontiers.put(self._page_key(record.id), walk.frontier, FRONTIER_BYTES * (2 + len(walk.frontier)))
-            yield record
-            if shown == wanted.amount:
+            if self._is_shown(record):
+                shown += 1
+                if shown == wanted.amount:  # where the next page begins
+                    frontiers.put(self._page_key(record.id), walk.frontier, FRONTIER_BYTES * (2 + len(walk.frontier)))
+                yield record
+            if shown == wanted.amount or record.id == wanted.stop_at:
                 return
+
+    def _is_shown(self, record: Commit) -> bool:
+        wanted = self._wanted
+        if wanted.since is not None and record.date_us < wanted.since:
+            return False
+        if wanted.until is not None and record.date_us > wanted.until:
+            return False
+        filtered = wanted.paths or wanted.prefixes
+        return not filtered or touches(self._commits, record, wanted.paths, wanted.prefixes)
 
     def _walk(self) -> Walk:
         """The commits from `after` on. Pages of one process find where the one before them ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 from email.message import Message
@@ -13,6 +14,7 @@ from strandline.server.refusals import BadRequest, BrokenBody, TooLarge
 CHUNK_BYTES = 1 << 20
 HEADERS_MAX_BYTES = 16 << 10
 FIELDS_MAX = 32
+MD5_BYTES = 16
 
 
 class Limited:
@@ -39,6 +41,32 @@ class Limited:
             raise TooLarge("The body has more bytes than allowed.")
         if self._is_hashed:
             self.md5.update(data)
+        return data
+
+
+class WithMd5:
+    """A body whose MD5 the client has said, in base64; its end is an error if it is another one.
+
+    Raises:
+        BadRequest: what it said is no MD5.
+    """
+
+    def __init__(self, source: BinaryIO, said: str) -> None:
+        try:
+            self._wanted = base64.b64decode(said, validate=True)
+        except ValueError:
+            self._wanted = b""
+        if len(self._wanted) != MD5_BYTES:
+            raise BadRequest("Content-MD5 is not an MD5 in base64.", s3_code="InvalidDigest")
+        self._source = source
+        self._md5 = hashlib.md5(usedforsecurity=False)
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes; raises `BadRequest` at the end of another body than was said."""
+        data = self._source.read(CHUNK_BYTES if size < 0 else min(size, CHUNK_BYTES))
+        if not data and self._md5.digest() != self._wanted:
+            raise BadRequest("The body has another MD5.", s3_code="BadDigest")
+        self._md5.update(data)
         return data
 
 

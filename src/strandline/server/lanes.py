@@ -68,7 +68,7 @@ class Lanes:
     def __init__(self, pool: Pool, at_once: Callable[[], AbstractContextManager[None]] | None) -> None:
         self._pool = pool
         self._at_once = at_once
-        self._lanes: dict[tuple[str, str], _Lane] = {}
+        self._lanes: dict[tuple[str, str, bool], _Lane] = {}
 
     def stage(self, branch: Branch, write: Write) -> None:
         """Stage an object whose bytes are there.
@@ -76,7 +76,7 @@ class Lanes:
         Raises:
             Busy: the lane is full.
         """
-        key = (branch.place, branch.branch_id)
+        key = (branch.place, branch.branch_id, branch._is_forced)
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(branch)
@@ -93,7 +93,7 @@ class Lanes:
         """Whether nothing waits and nothing is under way."""
         return not self._lanes
 
-    def _next(self, key: tuple[str, str], lane: _Lane) -> None:
+    def _next(self, key: tuple[str, str, bool], lane: _Lane) -> None:
         batch, lane.waiting, lane.size_bytes = lane.waiting, [], 0
         if not batch:
             del self._lanes[key]
@@ -129,7 +129,7 @@ class Lanes:
             self._deliver(key, lane, permitted, [error] * len(permitted))
 
     def _deliver(
-        self, key: tuple[str, str], lane: _Lane, batch: list[Write], outcomes: list[BaseException | None]
+        self, key: tuple[str, str, bool], lane: _Lane, batch: list[Write], outcomes: list[BaseException | None]
     ) -> None:
         for write, outcome in zip(batch, outcomes, strict=True):
             _call(lambda write=write, outcome=outcome: write.done(outcome))  # type: ignore[misc]

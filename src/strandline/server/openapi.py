@@ -59,7 +59,7 @@ def _operation(row: Operation, schemas: dict[str, Any], components: dict[str, An
         {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
         for name in _PARAMETER.findall(row.path)
     ]
-    query = components.get(row.query.__name__, {})
+    query = components[schemas[str(row.query)]["$ref"].rpartition("/")[2]]
     for name, shape in query.get("properties", {}).items():
         parameters.append({"name": name, "in": "query", "required": name in query.get("required", ()), "schema": shape})
     error = {"application/json": {"schema": schemas[str(Error)]}}

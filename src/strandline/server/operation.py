@@ -120,6 +120,17 @@ class Call(AnyCall):
         return branch_named(self.path)
 
 
+def branch_to_write(call: Call, parameter: str = "branch") -> Branch:
+    """The branch that a parameter of the path names; with `force`, that its repository is read-only is no reason.
+
+    Raises:
+        RefNotFound, RepositoryNotFound.
+    """
+    found = call.services.branch(call.repository, call.path[parameter])
+    is_forced = getattr(call.query, "force", False) or getattr(call.body, "force", False)
+    return found.forced if is_forced else found
+
+
 def branch_named(parameters: Mapping[str, str]) -> str:
     """The branch, or the ref, among the parameters of a path."""
     for name in ("branch", "destination", "ref", "right", "commit"):
@@ -226,6 +237,7 @@ __all__ = [
     "Operation",
     "Staging",
     "branch_need",
+    "branch_to_write",
     "everything",
     "fill",
     "object_arn",

@@ -266,9 +266,13 @@ class CoolingDown(Exception):
     """A compaction of the branch began a short while ago."""
 
 
-def refuse_read_only(branch: BranchRecord, name: str) -> None:
-    """Raise if nothing may change. Throwing staged changes away is allowed on protected branches, not here."""
-    if READ_ONLY in branch.blocked:
+def refuse_read_only(branch: BranchRecord, name: str, *, forced: bool = False) -> None:
+    """Raise if nothing may change. Throwing staged changes away is allowed on protected branches, not here.
+
+    Args:
+        forced: the caller means to change what is read-only.
+    """
+    if READ_ONLY in branch.blocked and not forced:
         raise RepositoryReadOnly(
             f"The repository of branch {name!r} is read-only.",
             next=Advice(
@@ -278,9 +282,9 @@ def refuse_read_only(branch: BranchRecord, name: str) -> None:
         )
 
 
-def refuse_blocked(branch: BranchRecord, action: Action, name: str) -> None:
-    """Raise if the branch may not do this: judged on the very record that is swapped."""
-    refuse_read_only(branch, name)
+def refuse_blocked(branch: BranchRecord, action: Action, name: str, *, forced: bool = False) -> None:
+    """Raise if the branch may not do this: judged on the very record that is swapped. No caller passes a protection."""
+    refuse_read_only(branch, name, forced=forced)
     if action in branch.blocked:
         advice = {
             "stage": "Write to another branch and merge it.",

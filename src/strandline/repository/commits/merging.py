@@ -216,6 +216,6 @@ def _changed_head(tree: Tree, head_tree: Tree, head: Commit, draft: Draft, why: 
 
 
 def _finish(core: RepositoryCore, at: BranchAt, action: Action, verb: str, compute: Compute) -> Commit:
-    record = set_head(at, lambda now: refuse_blocked(now, action, at.name), verb, compute)
+    record = set_head(at, lambda now: refuse_blocked(now, action, at.name, forced=at.is_forced), verb, compute)
     core.committed()
     return record

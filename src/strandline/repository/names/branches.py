@@ -81,7 +81,9 @@ def create_name(core: RepositoryCore, name: str, record: BranchRecord | TagRecor
     return True
 
 
-def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: bool, hidden: bool = False) -> Target:
+def create_branch(
+    core: RepositoryCore, name: str, source: Ref, *, exist_ok: bool, hidden: bool = False, force: bool = False
+) -> Target:
     check_ref_name(name)
     if hidden and core.max_format < HIDDEN_FORMAT:
         raise NotAllowed(
@@ -90,7 +92,7 @@ def create_branch(core: RepositoryCore, name: str, source: Ref, *, exist_ok: boo
             next="Raise max_format, which older versions of strandline do not read, or make a branch that is shown.",
         )
     _, settings = repository_record(core)
-    if settings.read_only:
+    if settings.read_only and not force:
         refuse_blocked(_probe(settings, name), "stage", name)
     now_us = core.stores.clock.now_us()
     record = BranchRecord(
@@ -213,7 +215,7 @@ def _taken(name: str, held: RefRecord | None) -> AlreadyExists:
     return AlreadyExists(f"There is a {kind} {name!r} already.", next="Take another name, or delete it first.")
 
 
-def delete_branch(core: RepositoryCore, name: str) -> CommitId:
+def delete_branch(core: RepositoryCore, name: str, *, force: bool = False) -> CommitId:
     """Delete a branch with what is staged on it; returns its last head, by which its commits can still be read."""
     _, settings = repository_record(core)
     if name == settings.default_branch:
@@ -232,7 +234,7 @@ def delete_branch(core: RepositoryCore, name: str) -> CommitId:
         if seen.branch.whole is not None and seen.branch.whole.id.startswith(BEING_MADE):
             finish_making(core, name, seen.branch)
             continue
-        refuse_blocked(seen.branch, "delete", name)
+        refuse_blocked(seen.branch, "delete", name, forced=force)
         refuse_locked_ranges(seen.branch, name, [ALL])
         put_item(core.stores, dropped(name, seen.branch, seen.branch.tokens))
         gone = Deleted(was="branch", deleted_at=core.stores.clock.now_us(), tokens=seen.branch.tokens)
@@ -267,10 +269,10 @@ def _bring_back(core: RepositoryCore, name: str, branch: BranchRecord) -> None:
             core.stores.kv.set_if(core.stores.refs, name.encode(), encode(restored), raw)
 
 
-def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:
+def create_tag(core: RepositoryCore, name: str, source: Ref, *, force: bool = False) -> None:
     check_ref_name(name, "tag")
     _, settings = repository_record(core)
-    if settings.read_only:
+    if settings.read_only and not force:
         refuse_blocked(_probe(settings, name), "stage", name)
     tag = TagRecord(commit=source.commit_id, created_at=core.stores.clock.now_us())
     with pinned(core.stores, [tag.commit], f"create tag {name}"):
@@ -279,12 +281,12 @@ def create_tag(core: RepositoryCore, name: str, source: Ref) -> None:
         raise _taken(name, read_ref(core.stores, name)[1])
 
 
-def delete_tag(core: RepositoryCore, name: str) -> None:
+def delete_tag(core: RepositoryCore, name: str, *, force: bool = False) -> None:
     raw, held = read_ref(core.stores, name)
     if raw is None or not isinstance(held, TagRecord):
         raise RefNotFound(f"There is no tag {name!r}.", next=f"`strandline tag list {core.name}` shows the tags.")
     _, settings = repository_record(core)
-    if settings.read_only:
+    if settings.read_only and not force:
         refuse_blocked(_probe(settings, name), "stage", name)
     gone = Deleted(was="tag", deleted_at=core.stores.clock.now_us())
     try:

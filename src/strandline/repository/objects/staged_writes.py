@@ -17,6 +17,7 @@ from strandline.branch.rules.ranges import Range, single
 from strandline.branch.rules.record import BranchRecord, refuse_blocked
 from strandline.branch.staging import stage
 from strandline.branch.view import Layers, consistently_seen
+from strandline.clock import Microseconds
 from strandline.core.overwrite import Overwrite
 from strandline.core.physical import new_key, write_folder
 from strandline.core.promises import announce_links, pinned
@@ -44,7 +45,7 @@ class StagedWrites(BranchView):
         keys = [] if path is None else [path.encode()]
 
         def judge(record: BranchRecord) -> None:
-            refuse_blocked(record, "stage", self.name)
+            refuse_blocked(record, "stage", self.name, forced=self._is_forced)
             refuse_locked_keys(record, self.name, keys)
 
         try:
@@ -112,21 +113,22 @@ class StagedWrites(BranchView):
         metadata: Mapping[str, str] | None = None,
         create: bool = False,
         if_match: str | None = None,
+        modified_at_us: Microseconds | None = None,
     ) -> ObjectInfo:
         """Stage an object whose bytes are elsewhere already.
 
         Args:
             create: the path must hold no object.
             if_match: the object at the path must have this checksum.
+            modified_at_us: when it was written, in microseconds since 1970 UTC; by default now.
 
         Raises:
             ObjectMissing: there are no bytes at the address, or they are being collected as garbage.
             PreconditionFailed: `create` or `if_match` does not hold.
         """
         condition = check_condition(create, if_match)
-        entry = Entry(
-            physical_address, size, checksum, self._core.stores.clock.now_us(), content_type, check_metadata(metadata)
-        )
+        moment_us = self._core.stores.clock.now_us() if modified_at_us is None else modified_at_us
+        entry = Entry(physical_address, size, checksum, moment_us, content_type, check_metadata(metadata))
         check_entries([(path, entry)])
         announce_links(self._core.stores, [physical_address])
         blobs, key = self._core.resolver.resolve(physical_address)

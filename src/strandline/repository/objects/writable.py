@@ -26,6 +26,8 @@ from strandline.tree.rows import Entry
 class Writable(Ref):
     """A ref that can be written."""
 
+    _is_forced = False
+
     @property
     def name(self) -> str:
         """The name of the branch."""
@@ -42,7 +44,7 @@ class Writable(Ref):
 
     @property
     def _at(self) -> BranchAt:
-        return self._core.at(self.name, self.branch_id)
+        return self._core.at(self.name, self.branch_id, is_forced=self._is_forced)
 
     @property
     def is_repeat(self) -> bool:

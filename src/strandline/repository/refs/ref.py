@@ -223,19 +223,24 @@ class Ref:
         since: datetime | str | None = None,
         until: datetime | str | None = None,
         after: Commit | Ref | str | None = None,
+        stop_at: Commit | Ref | str | None = None,
     ) -> Log:
         """The history, newest first; filters are those of `LogFilter`, times may be written as in ref expressions.
 
         Args:
             after: begin behind this commit, the last one of a page before.
+            stop_at: end with this commit.
         """
         now = self._core.stores.clock.now_us()
         paths, prefixes = ((text,) if isinstance(text, str) else tuple(text) for text in (paths, prefixes))
         check_amount(amount, "history", "commits")
-        passed = NOTHING
-        if after is not None:
-            passed = after.id if isinstance(after, Commit) else self._other(after).commit_id
-        wanted = LogFilter(first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount, passed)
+        passed, last = (
+            NOTHING if one is None else one.id if isinstance(one, Commit) else self._other(one).commit_id
+            for one in (after, stop_at)
+        )
+        wanted = LogFilter(
+            first_parent, paths, prefixes, _moment(since, now), _moment(until, now), amount, passed, last
+        )
         return Log(self._core.commits, self.commit_id, wanted)
 
     def diff(

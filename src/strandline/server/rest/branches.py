@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import msgspec
 
-from strandline.repository.branch import Branch
+from strandline.repository.refs.ref import Ref
 from strandline.results.differences import Change
+from strandline.results.rows import ObjectInfo
 from strandline.server.etags import etag_of
 from strandline.server.messages import Response
-from strandline.server.operation import Call, Operation, branch_need, repository_need
+from strandline.server.operation import Call, Operation, branch_need, branch_to_write, repository_need
 from strandline.server.refusals import BadRequest, NotSupported
 from strandline.server.rest import shapes
 from strandline.server.rest.commits import shape_of as commit_shape
@@ -49,11 +50,6 @@ class Force(msgspec.Struct, frozen=True):
     force: bool = False
 
 
-def branch_of(call: Call) -> Branch:
-    """The branch of a call."""
-    return call.services.branch(call.path["repository"], call.path["branch"])
-
-
 def list_branches(call: Call) -> Response:
     query = call.query
     amount = amount_of(query.amount)
@@ -67,24 +63,24 @@ def create_branch(call: Call) -> Response:
     repository = call.services.repository(call.path["repository"])
     if given.source.endswith("$"):
         raise BadRequest("A branch begins at a commit, not at what is staged.", next="Leave the $ out.")
-    made = repository.create_branch(given.name, given.source, hidden=given.hidden)
+    made = repository.create_branch(given.name, given.source, hidden=given.hidden, force=given.force)
     return Response(201, str(made.commit_id).encode(), [(b"Content-Type", b"text/html")])
 
 
 def get_branch(call: Call) -> Response:
-    branch = branch_of(call)
+    branch = branch_to_write(call)
     return json(200, shapes.Ref(branch.name, branch.commit_id))
 
 
 def delete_branch(call: Call) -> Response:
     repository = call.services.repository(call.path["repository"])
-    repository.delete_branch(call.path["branch"])
+    repository.delete_branch(call.path["branch"], force=call.query.force)
     call.services.forget()
     return nothing()
 
 
 def reset_branch(call: Call) -> Response:
-    branch, given = branch_of(call), call.body
+    branch, given = branch_to_write(call), call.body
     if given.type == "reset":
         branch.discard()
     elif given.type == "prepared_commit":
@@ -99,14 +95,19 @@ def reset_branch(call: Call) -> Response:
 
 
 def hard_reset_branch(call: Call) -> Response:
-    branch_of(call).hard_reset(call.query.ref)
+    branch_to_write(call).hard_reset(call.query.ref)
     return nothing()
 
 
 def revert_branch(call: Call) -> Response:
     given: shapes.RevertCreation = call.body
+    undone = call.services.ref(call.path["repository"], given.ref).get_commit()
+    if len(undone.parents) > 1 and not given.parent_number:
+        raise BadRequest(
+            "A merge has several parents.", status=409, next="Give parent_number: 1 is what was merged into."
+        )
     said = given.commit_overrides or shapes.CommitOverrides()
-    branch_of(call).revert(
+    branch_to_write(call).revert(
         given.ref,
         said.message or f"Revert {given.ref}",
         parent=given.parent_number or None,
@@ -119,7 +120,7 @@ def revert_branch(call: Call) -> Response:
 
 def cherry_pick(call: Call) -> Response:
     given: shapes.CherryPickCreation = call.body
-    branch = branch_of(call)
+    branch = branch_to_write(call)
     picked = call.services.ref(call.path["repository"], given.ref).get_commit()
     said = given.commit_overrides or shapes.CommitOverrides()
     made = branch.cherry_pick(
@@ -139,27 +140,38 @@ def cherry_pick(call: Call) -> Response:
 def diff_branch(call: Call) -> Response:
     query = call.query
     amount = amount_of(query.amount)
-    rows = branch_of(call).uncommitted(query.prefix, delimiter=query.delimiter, after=query.after, amount=amount + 1)
+    rows = branch_to_write(call).uncommitted(
+        query.prefix, delimiter=query.delimiter, after=query.after, amount=amount + 1
+    )
     return diff_page(rows, amount, with_right=query.include_right_stats)
 
 
-def diff_page(
-    rows: Iterable[Change], amount: int, *, with_right: bool, conflicts: frozenset[str] = frozenset()
-) -> Response:
+def diff_page(rows: Iterable[Change], amount: int, *, with_right: bool, theirs: Ref | None = None) -> Response:
     """A page of differences.
 
     Args:
-        conflicts: paths that both sides of a merge would change.
+        theirs: the other side of a merge, which may have changed the same objects since the base.
     """
     kept, pagination = page(rows, amount, lambda row: row.path)
-    return json(200, shapes.DiffList(pagination, [_diff(row, with_right, conflicts) for row in kept]))
+    return json(200, shapes.DiffList(pagination, [_diff(row, with_right, theirs) for row in kept]))
 
 
-def _diff(row: Change, with_right: bool, conflicts: frozenset[str]) -> shapes.Diff:
+def _identity(info: ObjectInfo | None) -> object:
+    return None if info is None else (info.checksum, info.size, info.user_metadata, info.content_type)
+
+
+def _clashes(row: Change, theirs: Ref) -> bool:
+    """Whether the other side changed an object as well, and differently."""
+    found = _identity(theirs.find(row.path))
+    return found not in (_identity(row.before), _identity(row.after))
+
+
+def _diff(row: Change, with_right: bool, theirs: Ref | None) -> shapes.Diff:
     shown = row.after or row.before
     if shown is None:
         return shapes.Diff("prefix_changed", row.path, "common_prefix")
-    made = shapes.Diff("conflict" if row.path in conflicts else row.kind, row.path, "object", size_bytes=shown.size)
+    kind = "conflict" if theirs is not None and _clashes(row, theirs) else row.kind
+    made = shapes.Diff(kind, row.path, "object", size_bytes=shown.size)
     if with_right and row.after is not None:
         after = row.after
         made.right = shapes.DiffObjectStat(

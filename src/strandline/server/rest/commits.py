@@ -9,7 +9,7 @@ import msgspec
 from strandline.branch.commits import Commit
 from strandline.errors import UsageError
 from strandline.server.messages import Response
-from strandline.server.operation import Call, Operation, branch_need, repository_need
+from strandline.server.operation import Call, Operation, branch_need, branch_to_write, repository_need
 from strandline.server.refusals import BadRequest, NotSupported
 from strandline.server.rest import shapes
 from strandline.server.rest.replies import json
@@ -49,7 +49,7 @@ def commit(call: Call) -> Response:
     if call.query.source_metarange:
         raise NotSupported("Metaranges of clients are not read here.")
     given: shapes.CommitCreation = call.body
-    branch = call.services.branch(call.path["repository"], call.path["branch"])
+    branch = branch_to_write(call)
     made = branch.commit(
         given.message,
         metadata=given.metadata,

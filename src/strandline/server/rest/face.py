@@ -53,7 +53,11 @@ class RestFace(Face[Operation, Call]):
             raise BadRequest("The path of the request is not UTF-8.") from None
         if operation is None:
             if methods:
-                raise Refusal(f"This address takes {', '.join(methods)}, not {request.method}.", status=405)
+                refused = Refusal(f"This address takes {', '.join(methods)}, not {request.method}.", status=405)
+                answer = refusal(refused, request)
+                answer.headers = [*answer.headers, (b"Allow", ", ".join(methods).encode())]
+                exchange.reply(answer)
+                return
             raise Refusal("There is no such address.", status=404, next="GET /openapi.json lists those that there are.")
         exchange.operation = operation.id
         if operation.needs is None:

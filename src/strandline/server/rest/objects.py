@@ -12,11 +12,11 @@ import msgspec
 
 from strandline.blob import is_absolute
 from strandline.core.upload import upload
-from strandline.errors import StrandlineError
+from strandline.errors import NotAllowed, RangeLocked, StrandlineError
 from strandline.ids import check_path
 from strandline.repository.refs.ref import Ref
 from strandline.results.rows import CommonPrefix, ObjectInfo, as_info
-from strandline.server.bodies import FormContent
+from strandline.server.bodies import FormContent, WithMd5
 from strandline.server.conditions import if_range, of_write, outcome, refuse_write, stage_conditionally
 from strandline.server.content import body_of, header_text, is_shown_inline, is_token
 from strandline.server.etags import etag_of, http_date
@@ -27,6 +27,7 @@ from strandline.server.operation import (
     Content,
     Operation,
     Staging,
+    branch_to_write,
     object_arn,
     object_need,
     repository_need,
@@ -224,18 +225,22 @@ def metadata_of(headers: Mapping[bytes, bytes]) -> dict[str, str]:
 
 def refuse_upload(call: Call) -> None:
     """Raise what is wrong with an upload whatever its bytes are."""
-    branch = call.services.branch(call.path["repository"], call.path["branch"])
+    branch = branch_to_write(call)
     check_path(call.query.path)
     refuse_write(call.request, branch, call.query.path)
 
 
 def upload_object(call: Call) -> Response | Staging:
-    branch = call.services.branch(call.path["repository"], call.path["branch"])
+    branch = branch_to_write(call)
     request, path = call.request, call.query.path
     check_path(path)
     only_new, only_as = of_write(request)
     branch._refuse_early(path)
     content, content_type = _content(call.body, request.header(b"content-type"))
+    md5 = request.header(b"content-md5")
+    if md5:
+        file = io.BytesIO(content) if isinstance(content, bytes) else content
+        content = WithMd5(file, md5)
     key, metadata = branch._new_key(path), metadata_of(request.headers)
     entry = upload(branch._core, key, path, content, content_type, metadata, with_etag=branch._core.keeps_etags)
     info = as_info(path, entry)
@@ -266,13 +271,13 @@ def _parameter(header: str, name: str) -> str:
 
 
 def delete_object(call: Call) -> Response:
-    branch = call.services.branch(call.path["repository"], call.path["branch"])
+    branch = branch_to_write(call)
     branch.delete(call.query.path)
     return nothing()
 
 
 def delete_objects(call: Call) -> Response:
-    branch = call.services.branch(call.path["repository"], call.path["branch"])
+    branch = branch_to_write(call)
     paths = call.body.paths
     if not 1 <= len(paths) <= DELETE_MAX:
         raise TooLarge(f"Give 1 to {DELETE_MAX:,} paths.", status=400)
@@ -285,7 +290,10 @@ def delete_objects(call: Call) -> Response:
         except StrandlineError as error:
             errors.append(shapes.ObjectError(status_of(error), str(error), path))
     if good:
-        branch.delete_many(good)
+        try:
+            branch.delete_many(good)
+        except (NotAllowed, RangeLocked) as error:
+            errors += [shapes.ObjectError(status_of(error), str(error), path) for path in good]
     return json(200, shapes.ObjectErrorList(errors))
 
 
@@ -293,7 +301,7 @@ def copy_object(call: Call) -> Response:
     if call.body.shallow:
         raise NotSupported("Copies here never copy bytes, so there are no shallow ones.")
     repository, target = call.path["repository"], call.query.dest_path
-    branch = call.services.branch(repository, call.path["branch"])
+    branch = branch_to_write(call)
     source = call.services.ref(repository, call.body.src_ref or call.path["branch"])
     call.permit("fs:ReadObject", object_arn(repository, call.body.src_path))
     if source == branch and call.body.src_path == target:
@@ -309,7 +317,7 @@ def underlying_properties(call: Call) -> Response:
 
 
 def stage_allowed(call: Call) -> Response:
-    branch = call.services.branch(call.path["repository"], call.path["branch"])
+    branch = branch_to_write(call)
     branch._refuse_early(check_path(call.query.path).decode())
     return nothing()
 

@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from strandline.errors import MergeConflict, NotFound, NothingToMerge
-from strandline.repository.branch import Branch
+from strandline.errors import NotFound, UsageError
+from strandline.repository.refs.ref import Ref
 from strandline.server.messages import Response
-from strandline.server.operation import Call, Operation, branch_need, repository_need
+from strandline.server.operation import Call, Operation, branch_need, branch_to_write, repository_need
 from strandline.server.refusals import BadRequest
 from strandline.server.rest import shapes
 from strandline.server.rest.branches import diff_page
@@ -54,14 +54,9 @@ def log_commits(call: Call) -> Response:
         prefixes=query.prefixes,
         since=query.since or None,
         after=query.after or None,
+        stop_at=query.stop_at or None,
     )
     kept, pagination = page(rows, amount, lambda record: record.id)
-    if query.stop_at:
-        last = call.services.ref(call.path["repository"], query.stop_at).commit_id
-        ids = [record.id for record in kept]
-        if last in ids:  # the last one that is wanted, and it is wanted
-            kept = kept[: ids.index(last) + 1]
-            pagination = shapes.Pagination(has_more=False, next_offset="", results=len(kept))
     if query.limit and pagination.has_more:
         # the caller wants so many and no list to go on with
         pagination = shapes.Pagination(has_more=False, next_offset="", results=len(kept))
@@ -72,21 +67,17 @@ def diff_refs(call: Call) -> Response:
     query, services, name = call.query, call.services, call.path["repository"]
     left, right = services.ref(name, call.path["left"]), services.ref(name, call.path["right"])
     amount = amount_of(query.amount)
-    conflicts: frozenset[str] = frozenset()
+    theirs: Ref | None = None
     if query.type == "three_dot":
         base = services.repository(name).merge_base(left, right)
         if base is None:
             raise NotFound("The refs have no common ancestor.", next="Ask for type=two_dot.")
-        if isinstance(left, Branch):
-            try:
-                conflicts = frozenset(left.preview_merge(right).conflicts)
-            except (NothingToMerge, MergeConflict):
-                conflicts = frozenset()
+        theirs = services.repository(name).ref(left.commit_id)
         start = services.repository(name).ref(base.id)
     else:
         start = left
     rows = start.diff(right, query.prefix, delimiter=query.delimiter, after=query.after, amount=amount + 1)
-    return diff_page(rows, amount, with_right=query.include_right_stats, conflicts=conflicts)
+    return diff_page(rows, amount, with_right=query.include_right_stats, theirs=theirs)
 
 
 def find_merge_base(call: Call) -> Response:
@@ -104,7 +95,9 @@ def merge_into_branch(call: Call) -> Response:
     if given.strategy not in STRATEGIES:
         raise BadRequest(f"{given.strategy[:80]!r} is not a strategy.", next="Give source-wins or dest-wins.")
     source = services.ref(name, call.path["source"])
-    target = services.branch(name, call.path["destination"])
+    if call.path["source"] == call.path["destination"]:
+        raise UsageError("A branch cannot be merged into itself.", next="Name another source.")
+    target = branch_to_write(call, "destination")
     made = target.merge(
         source.commit_id,
         given.message or f"Merge '{call.path['source']}' into '{target.name}'",

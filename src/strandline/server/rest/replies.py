@@ -65,7 +65,8 @@ def refusal(error: StrandlineError, request: Request) -> Response:
     if isinstance(error, MergeConflict):
         conflicts = [Conflict(path, reason) for path, reason in error.reasons.items()]
         return Response(status, _encode(MergeResult("", str(error), conflicts)), headers)
-    message = error.what if isinstance(error, Refusal) and not error.next else str(error)
+    is_plain = isinstance(error, Refusal) and (not error.next or status == 401)
+    message = error.what if is_plain else str(error)  # of a 401 clients know the words
     return Response(status, _encode(Error(message, error.kind, request.id)), headers)
 
 

@@ -510,8 +510,8 @@ class StagingLocation(msgspec.Struct, omit_defaults=True):
     """Where a client may write the bytes of an object itself."""
 
     physical_address: str = ""
-    presigned_url: str | UnsetType = UNSET
-    presigned_url_expiry: int | UnsetType = UNSET
+    presigned_url: str | UnsetType | None = UNSET
+    presigned_url_expiry: int | UnsetType | None = UNSET
 
 
 class StagingMetadata(msgspec.Struct):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec.structs import replace
 
 from strandline.blob import BlobNotFound, is_absolute
 from strandline.core.texts import check_entries, check_metadata
@@ -13,7 +12,7 @@ from strandline.results.rows import as_info
 from strandline.server.links import ADDRESS_LASTS_S, PRESIGNED_S, AddressClaims
 from strandline.server.messages import Response
 from strandline.server.namespaces import address_below, shown_address
-from strandline.server.operation import Call, Operation, Staging, object_arn, object_need
+from strandline.server.operation import Call, Operation, Staging, branch_to_write, object_arn, object_need
 from strandline.server.refusals import BadRequest, NotSupported
 from strandline.server.rest import shapes
 from strandline.server.rest.objects import stats_of
@@ -39,7 +38,7 @@ def _claims(call: Call, branch: Branch, path: str, address: str, issued_s: int) 
 
 def get_physical_address(call: Call) -> Response:
     repository = call.path["repository"]
-    branch = call.services.branch(repository, call.path["branch"])
+    branch = branch_to_write(call)
     path = call.query.path
     check_path(path)
     branch._refuse_early(path)
@@ -60,7 +59,7 @@ def get_physical_address(call: Call) -> Response:
 
 def link_physical_address(call: Call) -> Response | Staging:
     repository, given = call.path["repository"], call.body
-    branch = call.services.branch(repository, call.path["branch"])
+    branch = branch_to_write(call)
     path = call.query.path
     only_new = call.request.header(b"if-none-match")
     if only_new and only_new.strip() != "*":
@@ -76,12 +75,14 @@ def link_physical_address(call: Call) -> Response | Staging:
             content_type=given.content_type or None,
             metadata=given.user_metadata,
             create=bool(only_new),
+            modified_at_us=_microseconds(given.mtime),
         )
         return json(200, stats_of(call, repository, info))
     # an address of our own of today is younger than any grace of a collection: no link has to be announced
     branch._refuse_early(path)
-    metadata, now_us = check_metadata(given.user_metadata), call.services.clock.now_us()
-    entry = Entry(address, given.size_bytes, checksum, now_us, given.content_type or None, metadata)
+    metadata, moment_us = check_metadata(given.user_metadata), _microseconds(given.mtime)
+    moment_us = call.services.clock.now_us() if moment_us is None else moment_us
+    entry = Entry(address, given.size_bytes, checksum, moment_us, given.content_type or None, metadata)
     check_entries([(path, entry)])
     try:
         found = branch._core.resolver.namespace.head(address)
@@ -119,9 +120,13 @@ def _address(call: Call, branch: Branch, path: str, given: str) -> str:
     return key
 
 
+def _microseconds(seconds: int | None) -> int | None:
+    return None if seconds is None else seconds * 1_000_000
+
+
 def stage_object(call: Call) -> Response:
     repository, given = call.path["repository"], call.body
-    branch = call.services.branch(repository, call.path["branch"])
+    branch = branch_to_write(call)
     info = branch.link(
         call.query.path,
         _foreign(call, given.physical_address),
@@ -129,9 +134,8 @@ def stage_object(call: Call) -> Response:
         checksum=f"etag:{given.checksum.strip(chr(34))}",
         content_type=given.content_type or None,
         metadata=given.metadata,
+        modified_at_us=_microseconds(given.mtime),
     )
-    if given.mtime is not None:
-        info = replace(info, modified_at_us=given.mtime * 1_000_000)
     return json(201, stats_of(call, repository, info))
 
 
@@ -153,7 +157,7 @@ def stage_many(call: Call) -> Response:
     repository = call.path["repository"]
     for one in given.objects:
         call.permit("fs:WriteObject", object_arn(repository, one.path))
-    branch = call.services.branch(repository, call.path["branch"])
+    branch = branch_to_write(call)
     now_us = call.services.clock.now_us()
     entries = []
     for one in given.objects:

@@ -31,7 +31,7 @@ def create_tag(call: Call) -> Response:
     repository = call.services.repository(call.path["repository"])
     if given.ref.endswith("$"):
         raise BadRequest("A tag names a commit, not what is staged.", next="Leave the $ out.")
-    made = repository.create_tag(given.id, given.ref)
+    made = repository.create_tag(given.id, given.ref, force=given.force)
     return json(201, shapes.Ref(given.id, made.commit_id))
 
 
@@ -45,7 +45,7 @@ def get_tag(call: Call) -> Response:
 
 
 def delete_tag(call: Call) -> Response:
-    call.services.repository(call.path["repository"]).delete_tag(call.path["tag"])
+    call.services.repository(call.path["repository"]).delete_tag(call.path["tag"], force=call.query.force)
     return nothing()
 
 
