@@ -34,10 +34,24 @@ VALUES = {
     "group": "crew",
     "policy": "rules",
     "credential": "AKIANOBODY",
+    "lock": "x",
+    "owner": "crew",
+    "transaction": "1",
+    "writer": "nightly",
+    "shard": "events",
+    "run": "1",
+    "hook_run": "1",
+    "upload": "1",
+    "part": "1",
+    "pull": "1",
+    "type": "commit",
+    "object": "1",
+    "meta_range": "1",
+    "range": "1",
 }
 BODY = {"name": "made", "id": "made", "paths": ["x"], "objects": [], "keys": ["x"], "source": "main", "ref": "main"}
 """Fields of bodies, as far as needs name them."""
-QUERIES = {"path": "x", "dest_path": "y", "ref": "main"}
+QUERIES = {"path": "x", "dest_path": "y", "ref": "main", "expected_upper": "0", "new_upper": "1"}
 OPEN = [one for one in OPERATIONS if one.needs is None]
 GUARDED = [one for one in OPERATIONS if one.needs is not None]
 REFUSED = (401, 403)
@@ -265,7 +279,7 @@ def test_each_row_of_both_tables_says_what_it_needs() -> None:
     for operation in GUARDED:
         assert operation.needs is not None
         for need in needs_of(operation.needs):
-            assert need.action.partition(":")[0] in ("fs", "auth", "branches", "retention", "strandline")
+            assert need.action.partition(":")[0] in ("fs", "auth", "branches", "ci", "pr", "retention", "strandline")
             need.resource.format_map(BODY | VALUES | QUERIES | {"user_name": "x"})
     for row in S3_OPERATIONS:
         assert needs_of(row.needs)

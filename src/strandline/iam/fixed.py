@@ -27,6 +27,8 @@ POLICIES: dict[str, tuple[Statement, ...]] = {
             "fs:DeleteTag",
             "fs:CreateCommit",
             "fs:CreateMetaRange",
+            "strandline:Read*",
+            "strandline:AppendToShard",
         ),
     ),
     "AuthFullAccess": (_allow("auth:*"),),

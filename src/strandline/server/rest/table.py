@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 from strandline.server.operation import Operation
-from strandline.server.rest import branches, commits, config, objects, refs, repositories, staging, tags, users
+from strandline.server.rest import (
+    branches,
+    commits,
+    config,
+    garbage,
+    locks,
+    objects,
+    refs,
+    repositories,
+    shards,
+    staging,
+    tags,
+    transactions,
+    unsupported,
+    users,
+)
 
 OPERATIONS: tuple[Operation, ...] = (
     *config.OPERATIONS,
@@ -15,4 +30,9 @@ OPERATIONS: tuple[Operation, ...] = (
     *commits.OPERATIONS,
     *objects.OPERATIONS,
     *staging.OPERATIONS,
+    *locks.OPERATIONS,
+    *transactions.OPERATIONS,
+    *shards.OPERATIONS,
+    *garbage.OPERATIONS,
+    *unsupported.OPERATIONS,
 )
