@@ -80,11 +80,11 @@ class Server:
         began = time.perf_counter()
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
+        keys = json.loads(self.process.stdout.readline())
         self.address = json.loads(self.process.stdout.readline())["url"]
         with urllib.request.urlopen(f"{self.address}/_health") as response:
             assert response.status == 200
         self.started_s = time.perf_counter() - began
-        keys = json.loads(self.process.stdout.readline())
         self.key, self.secret = keys["access_key_id"], keys["secret_access_key"]
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:

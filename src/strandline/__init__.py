@@ -345,6 +345,7 @@ def open(
     committer: str | None = None,
     compaction: bool | None = None,
     max_format: int | None = None,
+    cache_mib: int | None = None,
     shard_service: str | None = None,
     shard_upkeep: str | None = None,
 ) -> Lake:
@@ -362,6 +363,7 @@ def open(
         committer: recorded when a commit does not name one; by default the user's name.
         compaction: False keeps this process from compacting branches in the background; `Branch.compact` still does.
         max_format: the newest format of records that may be written, for a lake that older versions have to read too.
+        cache_mib: what this process keeps in memory of the metadata of all repositories together; by default 256.
         shard_service: addresses of `strandline shard serve`, with commas between: they decide what this process asks of
             shards. Also in STRANDLINE_SHARD_SERVICE.
         shard_upkeep: addresses of those that compact shards; by default the same.
@@ -384,6 +386,7 @@ def open(
         committer=committer,
         compaction=compaction,
         max_format=max_format,
+        cache_mib=cache_mib,
         shard_service=shard_service,
         shard_upkeep=shard_upkeep,
     )

@@ -54,6 +54,7 @@ from strandline.repository.upkeep.repair import Mended, repair
 from strandline.repository.upkeep.upgrade import Upgraded, is_old, rewrite, total, upgrade_refs
 from strandline.results.rows import Results, check_amount
 from strandline.settings import Settings, current_user, portable
+from strandline.tree.cache import CacheBudget
 from strandline.tree.store import TreeStore
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class Lake:
         self._kv = kv
         self._clock = clock
         self._cores: dict[RepositoryId, RepositoryCore] = {}
+        self._cache = CacheBudget(self._settings.cache_mib << 20)
         self._lock = forks.lock()
         self._upkeep = BackgroundThreads()
         self._shard_service, self._shard_upkeep = _services(settings, clock)
@@ -392,7 +394,7 @@ class Lake:
         return FallbackBlobs(own, open_blobs(record.behind)) if record.behind else own
 
     def _stores(self, record: RepositoryRecord) -> Stores:
-        trees = TreeStore(self._blobs(record))
+        trees = TreeStore(self._blobs(record), self._cache.max_bytes, self._cache)
         return Stores(self._kv, trees, self._clock, record.id, self._settings.committer)
 
     def _core(self, record: RepositoryRecord) -> RepositoryCore:
@@ -402,7 +404,7 @@ class Lake:
                 self._cores[record.id] = RepositoryCore(
                     name=record.name,
                     stores=stores,
-                    commits=CommitLog(stores),
+                    commits=CommitLog(stores, self._cache),
                     resolver=Resolver(stores.trees.blobs),
                     reopen=(_reopen_repository, (portable(self._settings), record.name, record.id)),
                     open_ref=open_ref,

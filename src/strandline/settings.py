@@ -20,7 +20,8 @@ METADATA_FILE = "metadata.db"
 DATA_FOLDER = "data"
 SETTINGS_FILE = "strandline.toml"
 DEFAULT_TENANT = "default"
-_KINDS: dict[str, type] = {"synced": bool, "compaction": bool, "max_format": int}
+CACHE_MIB = 256
+SETTING_KINDS: dict[str, type] = {"synced": bool, "compaction": bool, "max_format": int, "cache_mib": int}
 """Of the settings in a file; the others are texts."""
 FROM_ENVIRONMENT = ("tenant", "committer", "shard_service", "shard_upkeep")
 
@@ -37,6 +38,7 @@ class Settings:
         committer: recorded when a commit does not name one.
         compaction: whether this process compacts branches and shards in the background when it sees the need.
         max_format: the newest format of records that may be written, for lakes that older versions have to read.
+        cache_mib: what this process keeps in memory of the metadata of all repositories together.
         shard_service: addresses of services that decide the changes of shards, with commas between; "" to decide here.
         shard_upkeep: and of those that compact them; "" for `shard_service`.
     """
@@ -48,6 +50,7 @@ class Settings:
     committer: str = ""
     compaction: bool = True
     max_format: int = NEWEST_FORMAT
+    cache_mib: int = CACHE_MIB
     shard_service: str = ""
     shard_upkeep: str = ""
     folder: Path | None = None
@@ -63,6 +66,7 @@ class SettingsInput(TypedDict, total=False):
     committer: str | None
     compaction: bool | None
     max_format: int | None
+    cache_mib: int | None
     shard_service: str | None
     shard_upkeep: str | None
 
@@ -136,6 +140,8 @@ def find_settings(
         raise InvalidSettings(
             f"max_format is {chosen['max_format']}.", next=f"Give {FORMAT_VERSION} to {NEWEST_FORMAT}, or leave it out."
         )
+    if not 1 <= chosen.get("cache_mib", CACHE_MIB) <= 1 << 20:
+        raise InvalidSettings(f"cache_mib is {chosen['cache_mib']}.", next="Give a number of MiB, 256 for example.")
     if chosen.get("committer"):
         check_committer(chosen["committer"])
     refuse_credentials(chosen["blob"])
@@ -159,11 +165,11 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise InvalidSettings(f"{str(path)!r} is not TOML: {error}.", next="Mend the file.") from error
     known = {field.name for field in fields(Settings)} - {"folder"}
     unknown = sorted(set(found) - known)
-    wrong = [key for key, value in found.items() if type(value) is not _KINDS.get(key, str)]
+    wrong = [key for key, value in found.items() if type(value) is not SETTING_KINDS.get(key, str)]
     if wrong and not [key for key in wrong if key in unknown]:
         raise InvalidSettings(
             f"{str(path)!r} gives {wrong[0]} as {found[wrong[0]]!r}.",
-            next="synced and compaction are true or false, max_format is a number; the others are text in quotes.",
+            next="synced and compaction are true or false, max_format and cache_mib are numbers; the others are texts.",
         )
     if unknown or wrong:
         raise InvalidSettings(

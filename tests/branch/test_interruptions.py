@@ -410,7 +410,11 @@ def test_a_cached_range_does_not_keep_what_it_was_cut_from() -> None:
     with small_ranges():
         store = memory_trees()
         make(store, {f"k{i:05d}": entry(i) for i in range(5_000)})
-        held = sum(opened.rows.get_total_buffer_size() for opened, _ in store._opened._held.values())
+        held = sum(
+            opened.rows.get_total_buffer_size()
+            for (kind, _), (opened, _) in store._opened._budget._held.items()
+            if kind == "range"
+        )
         assert held < 4 * store._opened.held_bytes
 
 

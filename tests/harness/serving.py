@@ -37,16 +37,17 @@ def start(folder: Path, *options: str, environment: Mapping[str, str] | None = N
     command = [sys.executable, "-m", "strandline.cli", "serve", "--json", "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env, cwd=folder)
     assert process.stdout is not None
-    first = process.stdout.readline()
-    if not first:
-        process.wait()
-        assert process.stderr is not None
-        raise RuntimeError(process.stderr.read())
-    address = json.loads(first)["url"]
-    key = secret = ""
-    if not (folder / "keys").exists():
-        keys = json.loads(process.stdout.readline())
-        key, secret = keys["access_key_id"], keys["secret_access_key"]
+    shown: dict[str, str] = {}
+    while "url" not in shown:
+        line = process.stdout.readline()
+        if not line:
+            process.wait()
+            assert process.stderr is not None
+            raise RuntimeError(process.stderr.read())
+        shown |= json.loads(line)
+    address = shown["url"]
+    if "access_key_id" in shown:
+        key, secret = shown["access_key_id"], shown["secret_access_key"]
         (folder / "keys").write_text(f"{key} {secret}")
     else:
         key, secret = (folder / "keys").read_text().split()

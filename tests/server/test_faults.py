@@ -36,7 +36,9 @@ def main(lake: Lake) -> Branch:
 
 
 def test_a_body_that_nobody_asked_for_does_not_eat_the_answer(served: Served, main: Branch) -> None:
-    raw = b"GET /api/v1/repositories/faults/refs/main/objects/stat?path=nope HTTP/1.1\r\nHost: x\r\n" + auth(served)
+    raw = b"GET /api/v1/repositories/faults/refs/main/objects/stat?path=nope HTTP/1.1\r\nHost: localhost\r\n" + auth(
+        served
+    )
     assert status(exchange(served, raw + b"Content-Length: 2\r\n\r\n{}")) == 404
 
 
@@ -67,7 +69,7 @@ def test_a_client_that_reads_nothing_fills_no_memory(served: Served) -> None:
     with connected(served) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(1)
-        request = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n"
+        request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
         try:
             for _ in range(2_000):
                 sock.sendall(request)
@@ -82,7 +84,7 @@ def test_what_others_wrote_is_no_header(served: Served, main: Branch) -> None:
     for checksum in ("x\r\nX-Injected: 1", 'x"y', "ü", "", "x" * 500):
         given = {"staging": {"physical_address": "s3://b/k"}, "checksum": checksum, "size_bytes": 1}
         raw = json.dumps(given).encode()
-        place = b"PUT /api/v1/repositories/faults/branches/main/staging/backing?path=h HTTP/1.1\r\nHost: x\r\n"
+        place = b"PUT /api/v1/repositories/faults/branches/main/staging/backing?path=h HTTP/1.1\r\nHost: localhost\r\n"
         answer = exchange(served, place + auth(served) + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
         assert status(answer) == 400, answer
     # and what came by the library stands in no header of its own either
@@ -92,7 +94,7 @@ def test_what_others_wrote_is_no_header(served: Served, main: Branch) -> None:
         entry_of(main), checksum="etag:x\r\nX-Injected: 1", user_metadata='{"a":"b\\r\\nX: 1"}'
     )
     main.stage("odd", entry)
-    raw = b"HEAD /api/v1/repositories/faults/refs/main/objects?path=odd HTTP/1.1\r\nHost: x\r\n" + auth(served)
+    raw = b"HEAD /api/v1/repositories/faults/refs/main/objects?path=odd HTTP/1.1\r\nHost: localhost\r\n" + auth(served)
     answer = exchange(served, raw + b"Connection: close\r\n\r\n")
     assert status(answer) == 200
     assert b"\nX" not in answer.replace(b"\nX-Request-ID", b"").replace(b"\nX-Content-Type", b"")
@@ -240,7 +242,7 @@ def test_addresses_that_no_client_may_name(served: Served, main: Branch) -> None
             (b"POST", OBJECTS + b"/stage", {"objects": [{**one, "path": "x"}]}),
         ):
             raw = json.dumps(body).encode()
-            head = method + b" " + path + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" + auth(served)
+            head = method + b" " + path + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + auth(served)
             answer = exchange(served, head + b"Content-Length: %d\r\n\r\n" % len(raw) + raw)
             assert status(answer) == 400, (address, answer)
     assert not main.exists("x")
@@ -252,7 +254,7 @@ def test_odd_times_break_no_list(served: Served, main: Branch) -> None:
     raw = b'{"objects": [{"path": "t", "physical_address": "s3://b/k", "checksum": "x", "size_bytes": 1, "mtime": %d}]}'
     for moment in (-1, 9_000_000_000_000):
         body = raw % moment
-        head = b"POST " + OBJECTS + b"/stage HTTP/1.1\r\nHost: x\r\n" + auth(served)
+        head = b"POST " + OBJECTS + b"/stage HTTP/1.1\r\nHost: localhost\r\n" + auth(served)
         assert status(exchange(served, head + b"Content-Length: %d\r\n\r\n" % len(body) + body)) == 400
     from tests.server.tools import boto_client
 
@@ -261,8 +263,9 @@ def test_odd_times_break_no_list(served: Served, main: Branch) -> None:
         main.stage("times/odd", msgspec.structs.replace(entry_of(main), modified_at=moment))
         assert s3.list_objects_v2(Bucket="faults", Prefix="main/times/")["KeyCount"] == 1
         assert s3.head_object(Bucket="faults", Key="main/times/odd")["ContentLength"] == 5
-        stat = b"GET /api/v1/repositories/faults/refs/main/objects?path=times/odd HTTP/1.1\r\nHost: x\r\n" + auth(
-            served
+        stat = (
+            b"GET /api/v1/repositories/faults/refs/main/objects?path=times/odd HTTP/1.1\r\nHost: localhost\r\n"
+            + auth(served)
         )
         assert status(exchange(served, stat + b"\r\n")) == 200
 
@@ -285,14 +288,20 @@ def test_a_stranger_locks_nobody_out() -> None:
 
 
 def test_trailers_are_no_headers(served: Served, main: Branch) -> None:
-    head = b"POST " + OBJECTS + b"?path=trailer HTTP/1.1\r\nHost: x\r\n" + auth(served)
+    head = b"POST " + OBJECTS + b"?path=trailer HTTP/1.1\r\nHost: localhost\r\n" + auth(served)
     raw = head + b"Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nX-Lakefs-Meta-Trailer: no\r\n\r\n"
     assert status(exchange(served, raw)) == 201
     assert main.stat("trailer").metadata == {}
 
 
 def test_a_bad_request_behind_a_good_one_keeps_its_answer(served: Served, main: Branch) -> None:
-    head = b"POST " + OBJECTS + b"?path=good HTTP/1.1\r\nHost: x\r\n" + auth(served) + b"Content-Length: 1\r\n\r\nx"
+    head = (
+        b"POST "
+        + OBJECTS
+        + b"?path=good HTTP/1.1\r\nHost: localhost\r\n"
+        + auth(served)
+        + b"Content-Length: 1\r\n\r\nx"
+    )
     for bad in (b"garbage\r\n\r\n", HEAD + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n"):
         answer = exchange(served, head + bad)
         assert status(answer) == 201, answer
@@ -307,7 +316,7 @@ def test_a_server_ends_although_a_body_is_still_coming(tmp_path: Path) -> None:
         with strandline.open(served.folder, synced=False) as lake:
             lake.create_repository("faults")
         with connected(served) as sock:
-            head = b"POST " + OBJECTS + b"?path=x HTTP/1.1\r\nHost: x\r\n" + auth(served)
+            head = b"POST " + OBJECTS + b"?path=x HTTP/1.1\r\nHost: localhost\r\n" + auth(served)
             sock.sendall(head + b"Content-Length: 50000000\r\n\r\n" + bytes(5 << 20))
             time.sleep(0.3)
             began = time.monotonic()
@@ -316,7 +325,7 @@ def test_a_server_ends_although_a_body_is_still_coming(tmp_path: Path) -> None:
 
 
 def test_idle_heads_hold_no_threads(served: Served, main: Branch) -> None:
-    head = b"POST " + OBJECTS + b"?path=idle HTTP/1.1\r\nHost: x\r\n" + auth(served)
+    head = b"POST " + OBJECTS + b"?path=idle HTTP/1.1\r\nHost: localhost\r\n" + auth(served)
     held = []
     try:
         for _ in range(140):

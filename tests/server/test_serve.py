@@ -207,7 +207,10 @@ def test_what_is_under_way_ends_before_the_server(folder: Path) -> None:
         from tests.server.test_http1 import auth, connected, received, status
 
         with connected(served) as sock:
-            head = b"POST /api/v1/repositories/stop/branches/main/objects?path=x HTTP/1.1\r\nHost: x\r\n" + auth(served)
+            head = (
+                b"POST /api/v1/repositories/stop/branches/main/objects?path=x HTTP/1.1\r\nHost: localhost\r\n"
+                + auth(served)
+            )
             sock.sendall(head + b"Content-Length: 100000\r\n\r\n" + b"x" * 50_000)
             time.sleep(0.3)
             served.process.terminate()
@@ -233,7 +236,7 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(folder: Path) -> Non
         over = threading.Event()
 
         def load(n: int, round: int = round, served: Served = served, over: threading.Event = over) -> None:
-            head = b"POST /api/v1/repositories/kill/branches/main/objects?path=%s HTTP/1.1\r\nHost: x\r\n"
+            head = b"POST /api/v1/repositories/kill/branches/main/objects?path=%s HTTP/1.1\r\nHost: localhost\r\n"
             try:
                 with connected(served) as sock:
                     for i in range(100_000):
@@ -319,6 +322,14 @@ def _children(pid: int) -> list[int]:
         (("--cert", "x", "--key", "y"), "cannot be used"),
         (("--http", "fast"), "own or plain"),
         (("--public-url", "lake.example"), "http"),
+        (("--public-url", "http://"), "http"),
+        (("--public-url", "http://lake.example/path"), "http"),
+        (("--trusted-proxies", "10.0.0.0/8,nonsense"), "nonsense"),
+        (("--s3-domain", "http://x"), "s3_domain"),
+        (("--s3-flat", "a/b"), "s3_flat"),
+        (("--cors", "*"), "cors"),
+        (("--idle-s", "0"), "idle_s is 0"),
+        (("--object-max-bytes", "1"), "object_max_bytes is 1"),
         (("--config", "missing.toml"), "cannot be read"),
         (("--kv", "postgresql://127.0.0.1:1/x", "--blob", "data"), ""),
         (("--kv", "sqlite:///x/y"), "which object store"),
@@ -335,8 +346,6 @@ def test_configurations_that_cannot_be_served(
     monkeypatch.setenv("STRANDLINE_SECRET_KEY", "a long secret key for tests")
     place = () if "--kv" in options else ("lake",)
     for more in ((), ("--check",)):
-        if not more and "--cert" in options and "--key" in options:
-            continue
         assert run(["serve", *place, *options, *more]) in (2, 9)
         told = capsys.readouterr()
         assert said in told.err, told
@@ -369,13 +378,25 @@ def test_a_secret_key_that_was_lost_is_noticed(
 ) -> None:
     with serving(folder, "lake"):
         pass
-    (folder / "lake" / "server.key").unlink()
+    file = folder / "lake" / "server.key"
     monkeypatch.chdir(folder)
-    assert run(["serve", "lake", "--port", "0", "--check"]) == 2
-    assert "STRANDLINE_SECRET_KEY" in capsys.readouterr().err
+    for lose in (file.unlink, lambda: file.write_text("another secret key of a server")):
+        lose()
+        held = file.exists()
+        for more in ((), ("--check",)):
+            assert run(["serve", "lake", "--port", "0", *more]) == 2
+            assert "secret key" in capsys.readouterr().err
+            assert file.exists() == held  # a new one would only hide it
+        file.touch(0o600)
+    file.unlink()
+    (folder / "keys").unlink()
+    with serving(folder, "lake", "--new-admin-key") as served:  # the way out
+        assert api(served, "GET", "/user")["user"]["id"] == "admin"
 
 
-@pytest.mark.parametrize(("variable", "value"), [("PORT", "many"), ("BEHIND_PROXY", "perhaps"), ("WORKERS", "1.5")])
+@pytest.mark.parametrize(
+    ("variable", "value"), [("PORT", "many"), ("BEHIND_PROXY", "perhaps"), ("WORKERS", "1.5"), ("PROT", "1")]
+)
 def test_wrong_values_in_the_environment(variable: str, value: str) -> None:
     with pytest.raises(InvalidSettings, match=f"STRANDLINE_SERVE_{variable}"):
         configure("lake", environment={f"STRANDLINE_SERVE_{variable}": value})
@@ -386,32 +407,3 @@ def test_secrets_do_not_print() -> None:
         "lake", environment={"STRANDLINE_SECRET_KEY": "hidden-away-1234567", "STRANDLINE_SETUP_TOKEN": "hidden-too"}
     )
     assert "hidden" not in repr(made)
-
-
-def test_tls(folder: Path) -> None:
-    import ssl
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    made = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
-    made = made.serial_number(1).not_valid_before(datetime.now(UTC) - timedelta(1))
-    made = made.not_valid_after(datetime.now(UTC) + timedelta(1))
-    made = made.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-    certificate = made.sign(key, hashes.SHA256())
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    plain = serialization.NoEncryption()
-    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
-    (folder / "key.pem").write_bytes(private)
-    with serving(folder, "lake", "--cert", "cert.pem", "--key", "key.pem") as served:
-        assert served.address.startswith("https://127.0.0.1:")
-        context = ssl.create_default_context(cafile=str(folder / "cert.pem"))
-        place = served.address.replace("127.0.0.1", "localhost")
-        with urllib.request.urlopen(f"{place}/_health", context=context) as response:
-            assert response.status == 200
-        with pytest.raises(OSError):
-            urllib.request.urlopen(served.address.replace("https", "http") + "/_health", timeout=5)

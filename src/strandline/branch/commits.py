@@ -16,7 +16,7 @@ from strandline.clock import Microseconds, from_us
 from strandline.envelope import decode, encode
 from strandline.errors import Corrupted, FormatError, RefNotFound
 from strandline.ids import CommitId, MetaRangeId, new_id
-from strandline.tree.cache import ByteBoundedCache
+from strandline.tree.cache import ByteBoundedCache, CacheBudget
 from strandline.tree.range_file import ID_BYTES
 from strandline.tree.store import Tree, TreeRef, id_of
 
@@ -103,11 +103,15 @@ def commit_pair(record: Commit) -> tuple[bytes, bytes]:
 
 
 class CommitLog:
-    """The commits of one repository."""
+    """The commits of one repository.
 
-    def __init__(self, stores: Stores) -> None:
+    Args:
+        budget: shared with other caches; by default it has one of its own.
+    """
+
+    def __init__(self, stores: Stores, budget: CacheBudget | None = None) -> None:
         self.stores = stores
-        self._cache: ByteBoundedCache[Commit] = ByteBoundedCache(CACHE_MAX_BYTES)
+        self._cache: ByteBoundedCache[Commit] = ByteBoundedCache(CACHE_MAX_BYTES, budget, "commit")
 
     def get(self, id: CommitId) -> Commit:
         """Read a commit.

@@ -13,6 +13,8 @@ from strandline.cli.output import Output
 from strandline.cli.session import JsonOption
 from strandline.errors import InvalidSettings
 
+SECRET_FILE = "server.key"
+
 if TYPE_CHECKING:
     from strandline.server.configuration import Configuration
     from strandline.server.serve import FirstKeys
@@ -46,7 +48,21 @@ def serve(
         bool | None, typer.Option("--sync/--no-sync", help="Wait for the disk, or not: a power loss may lose writes.")
     ] = None,
     access_log: Annotated[bool | None, typer.Option("--access-log", help="A line for each request.")] = None,
-    http: Annotated[str | None, typer.Option(help="own, or plain for uvicorn's protocol.")] = None,
+    http: Annotated[
+        str | None, typer.Option(help="own, or plain for uvicorn's protocol, without its limits on slow heads.")
+    ] = None,
+    cors: Annotated[
+        str | None, typer.Option(help="Origins whose pages may read answers, with commas between; never with cookies.")
+    ] = None,
+    connections: Annotated[int | None, typer.Option(help="The most that a worker holds; by default 10,000.")] = None,
+    idle_s: Annotated[int | None, typer.Option(help="Seconds for a connection without a request; 75.")] = None,
+    head_s: Annotated[int | None, typer.Option(help="Seconds for the head of a request; 10.")] = None,
+    object_max_bytes: Annotated[
+        int | None, typer.Option(help="The largest object, or part, in one request; by default 5 GiB.")
+    ] = None,
+    new_admin_key: Annotated[
+        bool, typer.Option("--new-admin-key", help="Make another access key of the first admin, and show it.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Say where each value comes from, and what is wrong.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -82,6 +98,11 @@ def serve(
         trusted_proxies=trusted_proxies,
         access_log=access_log,
         http=http,
+        cors=cors,
+        connections=connections,
+        idle_s=idle_s,
+        head_s=head_s,
+        object_max_bytes=object_max_bytes,
     )
     if check:
         _check(out, configuration)
@@ -90,11 +111,18 @@ def serve(
     if configuration.access_log:
         _to_standard_error("strandline.requests")
 
-    def ready(address: str, first: FirstKeys | None) -> None:
-        _announce(out, configuration, address, first)
+    keys: list[str] = []
+
+    def made(first: FirstKeys) -> None:
+        keys.append(first.access_key_id)
+        _show_keys(out, configuration, first)
+        sys.stdout.flush()
+
+    def ready(address: str) -> None:
+        _announce(out, configuration, address, keys[0] if keys else "KEY")
         sys.stdout.flush()  # the process that started it reads the address from a pipe, while it goes on
 
-    run(configuration, ready)
+    run(configuration, ready, made, new_admin_key=new_admin_key)
 
 
 def _to_standard_error(name: str) -> None:
@@ -114,20 +142,26 @@ def _check(out: Output, configuration: Configuration) -> None:
     out.say("The configuration can be served.", {"ok": True})
 
 
-def _announce(out: Output, configuration: Configuration, address: str, first: FirstKeys | None) -> None:
-    """Say where the server is and how to connect, and show the keys of a new admin: nobody sees them again."""
-    out.say(f"Serving {configuration.lake.folder or configuration.lake.kv} at {address}", {"url": address})
-    key, secret = (first.access_key_id, first.secret.reveal()) if first else ("KEY", "SECRET")
+def _show_keys(out: Output, configuration: Configuration, first: FirstKeys) -> None:
+    """Show an access key of the admin: nobody sees it again. Not by `out`, which hides what looks like a secret."""
+    key, secret = first.access_key_id, first.secret.reveal()
     if out.as_json:
-        if first:
-            print(json.dumps({"access_key_id": key, "secret_access_key": secret}))
+        print(json.dumps({"access_key_id": key, "secret_access_key": secret}))
         return
-    if first:
-        print(f"\nThe first admin was made. Its access key is shown this once:\n  access key id      {key}")
-        print(f"  secret access key  {secret}")
-    # not by `out`, which hides what looks like a secret
-    print("\nTo connect, with the secret in place of SECRET:", *_connections(address, key), sep="\n  ")
-    print(f"Objects are at s3://REPOSITORY/REF/PATH; the REST interface is described at {address}/openapi.json.")
+    print("This access key of the admin is shown this once:")
+    print(f"  access key id      {key}\n  secret access key  {secret}")
+    kept = "the variable STRANDLINE_SECRET_KEY"
+    if configuration.lake.folder is not None and not configuration.secret_key.reveal():
+        kept = f"the file {configuration.lake.folder / SECRET_FILE}"
+    print(f"Keep a copy of {kept}: without it all access keys are lost.\n")
+
+
+def _announce(out: Output, configuration: Configuration, address: str, key: str) -> None:
+    """Say where the server is and how to connect."""
+    out.say(f"Serving {configuration.lake.folder or configuration.lake.kv} at {address}", {"url": address})
+    if not out.as_json:
+        print("\nTo connect, with the secret in place of SECRET:", *_connections(address, key), sep="\n  ")
+        print(f"Objects are at s3://REPOSITORY/REF/PATH; the REST interface is described at {address}/openapi.json.")
 
 
 def _connections(address: str, key: str) -> list[str]:

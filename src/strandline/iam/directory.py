@@ -63,6 +63,12 @@ class SetupRecord(msgspec.Struct, frozen=True):
     at: int
 
 
+def first_admin(kv: Store) -> str | None:
+    """The name of the first admin; None if there is none yet."""
+    raw = kv.get(PARTITION, SETUP)
+    return None if raw is None else str(decode(SetupRecord, raw, "the setup").admin)
+
+
 class Directory:
     """Safe to share between threads.
 
@@ -89,8 +95,7 @@ class Directory:
 
     def admin(self) -> str | None:
         """The name of the first admin; None if there is none yet."""
-        raw = self._kv.get(PARTITION, SETUP)
-        return None if raw is None else decode(SetupRecord, raw, "the setup").admin
+        return first_admin(self._kv)
 
     def set_up(self, name: str, key: tuple[str, Secret] | None = None) -> tuple[Credential, Secret]:
         """Make the fixed groups and policies, and the first admin with an access key; once.

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from strandline.errors import StrandlineError
 from strandline.operations import warning
 from strandline.server.auth.sigv4 import is_signed
 from strandline.server.auth.verifier import LOOK_EACH_S
 from strandline.server.http1 import Connections
-from strandline.server.messages import Exchange
-from strandline.server.observing import Measures, log_request
+from strandline.server.messages import Exchange, Response
+from strandline.server.observing import Measures, leave_metrics, log_request
 from strandline.server.pages import plain_pages
+from strandline.server.refusals import Refusal
 from strandline.server.rest.face import BASE, RestFace
 from strandline.server.rest.links import LINKS_BASE, LinkFace
 from strandline.server.rest.table import OPERATIONS
@@ -24,6 +26,12 @@ from strandline.server.services import Services
 from strandline.server.uploads import Uploads
 
 WATCH_EACH_S = 1.0
+HOSTS_MAX = 64
+PREFLIGHT = (
+    (b"Access-Control-Allow-Methods", b"GET, HEAD, PUT, POST, DELETE, PATCH"),
+    (b"Access-Control-Allow-Headers", b"*, Authorization"),
+    (b"Access-Control-Max-Age", b"600"),
+)
 SWEEP_EACH_S = 3_600.0
 _REST_BASE = BASE.encode()
 
@@ -37,12 +45,14 @@ class App:
         connections: of the worker.
     """
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, shared_metrics: Path | None = None) -> None:
         self.services = services
+        self._hosts: set[bytes] = set()
         self.rest = RestFace(services, OPERATIONS)
         self.s3 = S3Face(services, S3_OPERATIONS)
         self.links = LinkFace(services)
-        self.plain = plain_pages(services)
+        self.plain = plain_pages(services, shared_metrics)
+        self._shared_metrics = shared_metrics
         self.connections = Connections(self)
         self.access_log = False
         self._measures = Measures()
@@ -56,6 +66,20 @@ class App:
     def begin(self, exchange: Exchange) -> None:
         """Take a request whose head is there: of S3 if it is signed so, or if no other interface has its address."""
         request = exchange.request
+        host = request.headers.get(b"host", b"")
+        if host not in self._hosts and not self._is_known(host):
+            self.refuse(
+                exchange,
+                Refusal(
+                    "The Host header names another host than this server's.",
+                    status=421,
+                    next="Use the address that the server shows; --public-url names another one.",
+                ),
+            )
+            return
+        if request.method == "OPTIONS" and request.headers.get(b"origin", b"") in self.connections.origins:
+            exchange.reply(Response(204, b"", PREFLIGHT))
+            return
         is_bucket = bucket_of_host(request.header(b"host"), self.services.options.s3_domain)
         if not is_signed(request) and not is_bucket:
             if request.raw_path.startswith(_REST_BASE):
@@ -64,10 +88,23 @@ class App:
             if request.raw_path.startswith(LINKS_BASE):
                 self.links.begin(exchange)
                 return
-            if request.raw_path in self.plain:
+            if request.raw_path in self.plain and request.method in ("GET", "HEAD"):
                 self.plain[request.raw_path](exchange)
                 return
         self.s3.begin(exchange)
+
+    def _is_known(self, host: bytes) -> bool:
+        """Whether the server has a name; what it is called again and again is remembered."""
+        options = self.services.options
+        if not options.hosts:
+            return True
+        name = host.decode("latin-1").lower()
+        name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+        if name not in options.hosts and not bucket_of_host(name, options.s3_domain) and name != options.s3_domain:
+            return False
+        if len(self._hosts) < HOSTS_MAX:
+            self._hosts.add(host)
+        return True
 
     def refuse(self, exchange: Exchange, error: StrandlineError) -> None:
         """Answer with an error that was met outside of an interface, such as a body that is too large."""
@@ -86,7 +123,12 @@ class App:
             asyncio.create_task(_each(WATCH_EACH_S, self._watch)),
             asyncio.create_task(_each(LOOK_EACH_S, self._look)),
             asyncio.create_task(_each(SWEEP_EACH_S, self._sweep)),
+            *([asyncio.create_task(_each(WATCH_EACH_S, self._leave_metrics))] if self._shared_metrics else []),
         ]
+
+    def _leave_metrics(self) -> None:
+        if self._shared_metrics is not None:
+            leave_metrics(self._shared_metrics)
 
     def _watch(self) -> None:
         self.connections.watch(asyncio.get_running_loop().time())

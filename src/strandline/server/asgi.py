@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO
 
 from strandline.server.app import App
+from strandline.server.http1 import (
+    HEAD_MAX_BYTES,
+    HEADERS_MAX,
+    SINGLE,
+    TARGET_MAX_BYTES,
+    address_shown,
+    allow_origin,
+    forwarded,
+)
 from strandline.server.incoming import Incoming
 from strandline.server.messages import Exchange, FileBody, Request, Response
-from strandline.server.refusals import BrokenBody, TooLarge
+from strandline.server.refusals import BadRequest, BrokenBody, Refusal, TooLarge
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -54,18 +64,40 @@ class AsgiApp:
         target = scope.get("raw_path") or scope["path"].encode()
         if scope["query_string"]:
             target += b"?" + scope["query_string"]
-        peer = scope["client"][0] if scope.get("client") else ""
-        request = Request(scope["method"], target, headers, peer, scope["scheme"] == "https")
+        peer = address_shown(scope["client"][0] if scope.get("client") else "")
+        is_secure = scope["scheme"] == "https"
+        if self.app.connections.trusts(peer):
+            peer, is_secure = forwarded(headers, peer)
+        request = Request(scope["method"], target, headers, peer, is_secure)
         exchange = _AsgiExchange(request, self.app, receive)
-        self.app.begin(exchange)
+        began = time.perf_counter()
+        refused = _refusal(scope, target)
+        if refused is None:
+            self.app.begin(exchange)
+        else:
+            self.app.refuse(exchange, refused)
         response = await exchange.answer
+        allow_origin(self.app.connections.origins, request, response)
         await _send(self.app, send, request, response)
+        self.app.finished(exchange, response.status, time.perf_counter() - began)
+
+
+def _refusal(scope: Scope, target: bytes) -> Refusal | None:
+    """What is too large, or there twice, in a head that uvicorn has taken."""
+    if len(target) > TARGET_MAX_BYTES:
+        return TooLarge("The address of the request is too long.", status=414)
+    names = [name for name, _ in scope["headers"]]
+    if len(names) > HEADERS_MAX or sum(len(name) + len(value) for name, value in scope["headers"]) > HEAD_MAX_BYTES:
+        return TooLarge("The head of the request is too large.", status=431)
+    twice = next((name for name in SINGLE if names.count(name) > 1), None)
+    return None if twice is None else BadRequest(f"The header {twice.decode()} is there twice.")
 
 
 async def _send(app: App, send: Send, request: Request, response: Response) -> None:
     body = response.body
     length = body.size if isinstance(body, FileBody) else len(body) if response.length is None else response.length
-    headers = [(name.lower(), value) for name, value in response.headers]
+    headers = [(name.lower(), value) for name, value in response.headers if not set(value) & set(b"\r\n")]
+    headers.append((b"x-request-id", request.id.encode()))
     if response.status not in (204, 304):
         headers.append((b"content-length", b"%d" % length))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})

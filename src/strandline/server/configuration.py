@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
-from strandline.errors import InvalidSettings
+from strandline.errors import InvalidName, InvalidSettings
 from strandline.iam.policy import Network
+from strandline.ids import check_ref_name
 from strandline.redaction import Secret
-from strandline.settings import Settings, find_settings
+from strandline.settings import SETTING_KINDS, Settings, find_settings
 
 PREFIX = "STRANDLINE_SERVE_"
-SECRETS = {"secret_key": "STRANDLINE_SECRET_KEY", "setup_token": "STRANDLINE_SETUP_TOKEN"}
+SECRETS = {"secret_key": "STRANDLINE_SECRET_KEY"}
 """These come from the environment only: a file or a command line would show them."""
 DEFAULT_FOLDER = "strandline-lake"
 """The lake of a server that is told of none: a folder where it is started."""
-LAKE_KEYS = ("kv", "blob", "tenant", "synced", "committer", "compaction", "max_format")
+CACHE_MIB = 96
+"""Of a worker: of all repositories together."""
+LAKE_KEYS = ("kv", "blob", "tenant", "synced", "committer", "compaction", "max_format", "cache_mib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +41,10 @@ class Configuration:
         trusted_proxies: addresses, or networks, whose X-Forwarded-For counts.
         access_log: write a line for each request; for those that meet a fault of the server there is one in any case.
         http: "own" for the server's protocol, "plain" for uvicorn's.
+        cors: origins whose pages may read answers; never with cookies.
+        connections: that a worker holds at most.
+        idle_s, head_s: seconds for a connection without a request, and for the head of one.
+        object_max_bytes: of an object, or a part, in one request.
         origins: of each value, where it came from.
     """
 
@@ -53,8 +62,12 @@ class Configuration:
     trusted_proxies: tuple[str, ...] = ()
     http: str = "own"
     access_log: bool = False
+    cors: tuple[str, ...] = ()
+    connections: int = 10_000
+    idle_s: int = 75
+    head_s: int = 10
+    object_max_bytes: int = 5 << 30
     secret_key: Secret = field(default=Secret(""))
-    setup_token: str = field(default="", repr=False)
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -69,7 +82,21 @@ _KINDS: dict[str, type] = {
     "behind_proxy": bool,
     "access_log": bool,
     "trusted_proxies": tuple,
+    "cors": tuple,
+    "connections": int,
+    "idle_s": int,
+    "head_s": int,
+    "object_max_bytes": int,
 }
+_BOUNDS: dict[str, tuple[int, int]] = {
+    "port": (0, 65_535),
+    "workers": (1, 64),
+    "connections": (1, 100_000),
+    "idle_s": (1, 86_400),
+    "head_s": (1, 3_600),
+    "object_max_bytes": (5 << 20, 5 << 30),
+}
+_DOMAIN = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*", re.ASCII | re.IGNORECASE)
 
 
 def configure(
@@ -92,9 +119,16 @@ def configure(
     env = os.environ if environment is None else environment
     told = _read(Path(file)) if file is not None else {}
     lake_told = told.pop("lake", {})
+    if not isinstance(lake_told, dict):
+        raise InvalidSettings(f"lake in {str(file)!r} is {lake_told!r}.", next="It is a table, [lake].")
     names = [one.name for one in fields(Configuration) if one.name not in ("lake", "origins", *SECRETS)]
     _refuse_unknown(told, names, str(file))
     _refuse_unknown(lake_told, [*LAKE_KEYS, "folder"], str(file))
+    for name, value in lake_told.items():
+        if type(value) is not SETTING_KINDS.get(name, str):
+            raise InvalidSettings(f"{name} of [lake] in {str(file)!r} is {value!r}.", next="Look at its type.")
+    variables = [PREFIX + name.upper() for name in names]
+    _refuse_unknown({name: "" for name in env if name.startswith(PREFIX)}, variables, "the environment")
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
     for name in names:
@@ -106,12 +140,20 @@ def configure(
             if value is not None:
                 values[name], origins[name] = _value(name, value, origin), origin
                 break
+    if "public_url" in values:
+        values["public_url"] = values["public_url"].rstrip("/")
     for name, variable in SECRETS.items():
         values[name] = Secret(env.get(variable, ""))
         if env.get(variable):
             origins[name] = variable
-    values["setup_token"] = values["setup_token"].reveal()
+    for name in LAKE_KEYS:
+        if flags.get(name) is not None:
+            origins[name] = f"--{name}"
+        elif lake_told.get(name) is not None:
+            origins[name] = str(file)
     lake_flags = {name: flags.get(name) if flags.get(name) is not None else lake_told.get(name) for name in LAKE_KEYS}
+    if lake_flags["cache_mib"] is None:
+        lake_flags["cache_mib"] = CACHE_MIB
     place = location or lake_told.get("folder")
     is_named = place or lake_flags["kv"] or env.get("STRANDLINE_LAKE") or env.get("STRANDLINE_KV")
     lake = find_settings(place if is_named else DEFAULT_FOLDER, environment=env, **lake_flags)
@@ -145,6 +187,8 @@ def _value(name: str, value: Any, origin: str) -> Any:
             return {"1": True, "true": True, "0": False, "false": False}[value.lower()]
         if kind is tuple:
             parts = value.split(",") if isinstance(value, str) else value
+            if not isinstance(parts, list):
+                raise ValueError
             return tuple(str(part).strip() for part in parts if str(part).strip())
         if kind is int and isinstance(value, str):
             return int(value)
@@ -157,19 +201,63 @@ def _value(name: str, value: Any, origin: str) -> Any:
 
 
 def _check(made: Configuration) -> None:
-    wrong = ""
-    if not 0 <= made.port <= 65_535:
-        wrong = f"port is {made.port}: it is 0 to 65535."
-    elif not 1 <= made.workers <= 64:
-        wrong = f"workers is {made.workers}: it is 1 to 64."
+    wrong = next(
+        (
+            f"{name} is {getattr(made, name)}: it is {low} to {high}."
+            for name, (low, high) in _BOUNDS.items()
+            if not low <= getattr(made, name) <= high
+        ),
+        "",
+    )
+    if wrong:
+        pass
     elif made.http not in ("own", "plain"):
         wrong = f"http is {made.http!r}: it is own or plain."
     elif bool(made.cert) != bool(made.key):
         wrong = "cert and key belong together."
-    elif made.public_url and not made.public_url.startswith(("http://", "https://")):
-        wrong = f"public_url is {made.public_url!r}: it begins with http:// or https://."
+    elif made.public_url and not _is_site(made.public_url):
+        wrong = f"public_url is {made.public_url!r}: it is http://HOST or https://HOST, with a port if need be."
+    elif made.s3_domain and not _DOMAIN.fullmatch(made.s3_domain):
+        wrong = f"s3_domain is {made.s3_domain!r}: it is a name such as lake.example."
+    elif made.s3_flat and not is_ref_name(made.s3_flat):
+        wrong = f"s3_flat is {made.s3_flat!r}: it is the name of a branch."
+    elif unfit := [one for one in made.trusted_proxies if not _is_network(one)]:
+        wrong = f"trusted_proxies has {unfit[0]!r}: it is an address, or a network such as 10.0.0.0/8."
+    elif unfit := [one for one in made.cors if not _is_site(one)]:
+        wrong = f"cors has {unfit[0]!r}: an origin is http://HOST or https://HOST, without a slash at its end."
     if wrong:
         raise InvalidSettings(
             f"The configuration cannot be served: {wrong}",
             next="`strandline serve --check` shows where each value comes from.",
         )
+
+
+def _is_site(text: str) -> bool:
+    """Whether a text is the scheme, the host and perhaps the port of a site, and nothing else."""
+    try:
+        parts = urlsplit(text)
+        return (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and not (parts.path or parts.query or parts.fragment or parts.username)
+            and (parts.port or 1) > 0
+        )
+    except ValueError:
+        return False
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+def is_ref_name(text: str) -> bool:
+    """Whether a branch can have a name."""
+    try:
+        check_ref_name(text)
+    except InvalidName:
+        return False
+    return True

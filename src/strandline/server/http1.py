@@ -48,7 +48,7 @@ QUEUED_MAX = 64
 """Requests of one connection that wait for the ones before."""
 CHUNK_BYTES = 1 << 20
 
-_SINGLE = frozenset((b"host", b"authorization", b"content-length", b"content-type", b"x-amz-date", b"range"))
+SINGLE = frozenset((b"host", b"authorization", b"content-length", b"content-type", b"x-amz-date", b"range"))
 """A second one of these would let two readers of a request understand two things."""
 _REASONS = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -62,6 +62,8 @@ class Connections:
         app: answers requests.
         collected: how many bytes of bodies are being collected; the second number is of those that may be large.
         most: how many connections there may be.
+        idle_s, head_s: seconds for a connection without a request, and for the head of one.
+        origins: whose pages may read answers.
         trusted_proxies: networks whose word about the client counts.
     """
 
@@ -70,6 +72,8 @@ class Connections:
         self.open: set[Http1] = set()
         self.collected = [0, 0]
         self.most = CONNECTIONS_MAX
+        self.idle_s, self.head_s = IDLE_S, HEAD_WITHIN_S
+        self.origins: frozenset[bytes] = frozenset()
         self.trusted_proxies = trusted_proxies
         self._date = b""
         self._date_at = 0
@@ -96,6 +100,14 @@ class Connections:
         """Close the connections that are idle, or too slow; called every second."""
         for one in list(self.open):
             one.check(now)
+
+
+def allow_origin(origins: frozenset[bytes], request: Request, response: Response) -> None:
+    """Let pages of some origins read an answer. Cookies are never a part of that."""
+    origin = request.headers.get(b"origin", b"")
+    if origin in origins:
+        shown = (b"Access-Control-Allow-Origin", origin), (b"Vary", b"Origin"), (b"Access-Control-Expose-Headers", b"*")
+        response.headers = [*response.headers, *shown]
 
 
 def address_shown(text: str) -> str:
@@ -239,7 +251,7 @@ class Http1(asyncio.Protocol):
             raise TooLarge("The head of the request is too large.", status=431)
         held = self._headers.get(name)
         if held is not None:
-            if name in _SINGLE:
+            if name in SINGLE:
                 raise BadRequest(f"The header {name.decode('latin-1')} is there twice.")
             value = held + b"," + value
         self._headers[name] = value
@@ -314,6 +326,8 @@ class Http1(asyncio.Protocol):
         if self._lost or self._closing:
             _close(response.body)
             return
+        if self._shared.origins:
+            allow_origin(self._shared.origins, exchange.request, response)
         is_unread = exchange is self._receiving
         if is_unread or not exchange.keeps_alive or (self._is_broken and not self._queued):
             response.closes = True
@@ -432,7 +446,7 @@ class Http1(asyncio.Protocol):
         elif self._receiving is not None:
             if self._receiving.is_slow(now):
                 self._refuse_slow()
-        elif self._current is None and waited > (HEAD_WITHIN_S if self._is_in_head else IDLE_S):
+        elif self._current is None and waited > (self._shared.head_s if self._is_in_head else self._shared.idle_s):
             self._closing = True
             self._transport.close()
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import prometheus_client
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
 
 from strandline.operations import named
 from strandline.server.messages import Exchange
@@ -41,6 +45,42 @@ class Measures:
         if count is None:
             count = self._counts[key] = _count.labels(operation, str(status))
         count.inc()
+
+
+def leave_metrics(folder: Path) -> None:
+    """Write this worker's metrics for the other workers, which answer for all: in a file that is replaced at once."""
+    mine = folder / f"{os.getpid()}.prom"
+    half = mine.with_suffix(".half")
+    half.write_bytes(prometheus_client.generate_latest())
+    half.replace(mine)
+
+
+def all_metrics(folder: Path) -> bytes:
+    """The sums of the metrics of all workers, those that have died included: counts never go back."""
+    leave_metrics(folder)
+    families: dict[str, Metric] = {}
+    values: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+    for file in sorted(folder.glob("*.prom")):
+        for family in text_string_to_metric_families(file.read_text()):
+            if not family.name.startswith("strandline_"):
+                continue  # of a process, not of the server
+            families[family.name] = family
+            held = values.setdefault(family.name, {})
+            for sample in family.samples:
+                if not sample.name.endswith("_created"):
+                    key = sample.name, tuple(sorted(sample.labels.items()))
+                    held[key] = held.get(key, 0.0) + sample.value
+    lines: list[str] = []
+    for name, family in families.items():
+        lines += [f"# HELP {name} {family.documentation}", f"# TYPE {name} {family.type}"]
+        for (full, labels), value in values[name].items():
+            shown = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels)
+            lines.append(f"{full}{{{shown}}} {value!r}" if shown else f"{full} {value!r}")
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 def log_request(exchange: Exchange, status: int, seconds: float) -> None:

@@ -43,7 +43,8 @@ class Options:
         address: under which clients reach it.
         s3_domain: hosts below it are buckets; "" for none.
         s3_region: what GetBucketLocation says.
-        setup_token: that POST /setup_lakefs must show, where other machines can reach the server; "" for none.
+        hosts: by which clients reach it; others are refused. Empty if any will do.
+        object_max_bytes: of an object, or a part, in one request.
         is_multi: several workers serve the lake.
     """
 
@@ -51,7 +52,8 @@ class Options:
     s3_domain: str = ""
     s3_region: str = "us-east-1"
     s3_flat: str = ""
-    setup_token: str = ""
+    hosts: frozenset[str] = frozenset()
+    object_max_bytes: int = 5 << 30
     is_multi: bool = False
 
 

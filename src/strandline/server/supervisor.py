@@ -15,13 +15,16 @@ from typing import Any
 
 import msgspec
 
-from strandline.errors import StrandlineError
+from strandline.errors import StoreUnavailable, StrandlineError
 from strandline.operations import warning
 
 BACKOFF_S = 0.5
 BACKOFF_MAX_S = 15.0
 LIVED_LONG_S = 30.0
 STOP_WITHIN_S = 30.0
+LOOK_EACH_S = 0.05
+START_ATTEMPTS = 3
+"""How often each worker may fail before any of them has taken a request: then it is not for chance."""
 
 
 class Outcome(msgspec.Struct):
@@ -76,27 +79,40 @@ class Supervisor:
     """Keeps workers running until it is told to stop.
 
     Args:
-        work: what a worker does; it ends when its process gets SIGTERM.
+        work: what a worker does; it calls what it is given when it takes requests, and ends when its process gets
+            SIGTERM.
     """
 
-    def __init__(self, count: int, work: Callable[[], None]) -> None:
+    def __init__(self, count: int, work: Callable[[Callable[[], None]], None]) -> None:
         self._count = count
         self._work = work
         self._workers: dict[int, float] = {}
+        self._due: list[float] = []
+        """When those that died are started anew."""
+        self._wait_s = BACKOFF_S
         self._stops = False
+        self._reading, self._writing = os.pipe()
+        os.set_blocking(self._reading, False)
 
     def run(self, ready: Callable[[], None]) -> None:
         """Start the workers, and start those anew that die.
 
         Args:
-            ready: called when all are started.
+            ready: called when the first one takes requests.
+
+        Raises:
+            StoreUnavailable: none ever did.
         """
-        before = {one: signal.signal(one, self._stop) for one in (signal.SIGTERM, signal.SIGINT)}
+        handlers: dict[signal.Signals, Callable[[int, Any], None]] = {
+            signal.SIGTERM: self._stop,
+            signal.SIGINT: self._stop,
+            signal.SIGHUP: self._pass_on,
+        }
+        before = {one: signal.signal(one, handler) for one, handler in handlers.items()}
         try:
             for _ in range(self._count):
                 self._start()
-            ready()
-            self._watch()
+            self._watch(ready)
         finally:
             self._end()
             for one, handler in before.items():
@@ -105,6 +121,10 @@ class Supervisor:
     def _stop(self, *_: object) -> None:
         self._stops = True
 
+    def _pass_on(self, number: int, *_: object) -> None:
+        for child in self._workers:
+            os.kill(child, number)
+
     def _start(self) -> None:
         child = os.fork()
         if child:
@@ -112,9 +132,9 @@ class Supervisor:
             return
         code = 1
         try:
-            for one in (signal.SIGTERM, signal.SIGINT):
+            for one in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(one, signal.SIG_DFL)
-            self._work()
+            self._work(self._say_begun)
             code = 0
         except StrandlineError as error:
             print(f"worker: {error}", file=sys.stderr, flush=True)
@@ -123,21 +143,41 @@ class Supervisor:
         finally:
             os._exit(code)
 
-    def _watch(self) -> None:
-        wait_s = BACKOFF_S
+    def _say_begun(self) -> None:
+        os.write(self._writing, b"1")
+
+    def _watch(self, ready: Callable[[], None]) -> None:
+        is_ready, failed = False, 0
         while not self._stops:
-            child, status = os.waitpid(-1, os.WNOHANG)
-            if not child:
-                time.sleep(0.1)
+            if not is_ready and self._has_begun():
+                is_ready = True
+                ready()
+            child, status = os.waitpid(-1, os.WNOHANG) if self._workers else (0, 0)
+            now = time.monotonic()
+            if child:
+                self._ended(child, status, now)
+                failed += 1
+                if not is_ready and failed >= START_ATTEMPTS * self._count:
+                    raise StoreUnavailable(
+                        "No worker could be started.", happened="no", next="Read above why; `--check` may say more."
+                    )
                 continue
-            lived_s = time.monotonic() - self._workers.pop(child, 0.0)
-            warning("worker %d ended with status %d after %.0f s; it is started anew", child, status, lived_s)
-            wait_s = BACKOFF_S if lived_s > LIVED_LONG_S else min(BACKOFF_MAX_S, wait_s * 2)
-            until = time.monotonic() + wait_s
-            while time.monotonic() < until and not self._stops:
-                time.sleep(0.1)
-            if not self._stops:
+            while self._due and self._due[0] <= now:
+                self._due.pop(0)
                 self._start()
+            time.sleep(LOOK_EACH_S)
+
+    def _has_begun(self) -> bool:
+        try:
+            return bool(os.read(self._reading, 1))
+        except BlockingIOError:
+            return False
+
+    def _ended(self, child: int, status: int, now: float) -> None:
+        lived_s = now - self._workers.pop(child, 0.0)
+        warning("worker %d ended with status %d after %.0f s; it is started anew", child, status, lived_s)
+        self._wait_s = BACKOFF_S if lived_s > LIVED_LONG_S else min(BACKOFF_MAX_S, self._wait_s * 2)
+        self._due = sorted([*self._due, now + self._wait_s])
 
     def _end(self) -> None:
         for child in self._workers:
@@ -151,3 +191,5 @@ class Supervisor:
                     for left in self._workers:
                         os.kill(left, signal.SIGKILL)
                 time.sleep(0.05)
+        for one in (self._reading, self._writing):
+            os.close(one)

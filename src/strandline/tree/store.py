@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from strandline.blob.store import BlobNotFound, BlobStore
 from strandline.errors import Corrupted, ObjectMissing
 from strandline.ids import MetaRangeId, new_id
-from strandline.tree.cache import ByteBoundedCache
+from strandline.tree.cache import ByteBoundedCache, CacheBudget
 from strandline.tree.chunking import raw_bytes
 from strandline.tree.range_file import (
     RangeInfo,
@@ -115,13 +115,17 @@ class TreeStore:
     Args:
         blobs: the repository's storage namespace.
         cache_max_bytes: how much of opened ranges and metaranges stays in memory.
+        budget: shared with other repositories: what all of them keep together.
     """
 
-    def __init__(self, blobs: BlobStore, cache_max_bytes: int = CACHE_MAX_BYTES) -> None:
+    def __init__(
+        self, blobs: BlobStore, cache_max_bytes: int = CACHE_MAX_BYTES, budget: CacheBudget | None = None
+    ) -> None:
         self.blobs = blobs
-        self._opened: ByteBoundedCache[OpenRange] = ByteBoundedCache(cache_max_bytes)
-        self._trees: ByteBoundedCache[Tree] = ByteBoundedCache(cache_max_bytes)
-        self.diffs: ByteBoundedCache[Any] = ByteBoundedCache(DIFFS_MAX_BYTES)
+        # the names of files end in a part that no other file shares, whosever it is
+        self._opened: ByteBoundedCache[OpenRange] = ByteBoundedCache(cache_max_bytes, budget, "range")
+        self._trees: ByteBoundedCache[Tree] = ByteBoundedCache(cache_max_bytes, budget, "tree")
+        self.diffs: ByteBoundedCache[Any] = ByteBoundedCache(DIFFS_MAX_BYTES, budget, "difference")
         """Differences between trees, for `tree.diff.cached_diff`: trees never change, so neither do these."""
 
     def tree(self, ref: TreeRef) -> Tree:

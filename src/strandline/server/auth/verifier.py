@@ -17,16 +17,17 @@ import time
 from collections import OrderedDict
 
 from strandline.clock import Clock
-from strandline.errors import NotFound
+from strandline.errors import InvalidSettings, NotFound
 from strandline.iam.directory import Directory
 from strandline.iam.policy import Caller, Needs, Rules, Verdict
-from strandline.iam.records import User
+from strandline.iam.records import Credential, User
+from strandline.operations import warning
 from strandline.redaction import Secret
 from strandline.server.auth.login_limit import FEW, MANY, LoginLimit
 from strandline.server.auth.sigv4 import Signed, check_signature
 from strandline.server.auth.tokens import Tokens
 from strandline.server.messages import Request
-from strandline.server.refusals import Busy, Forbidden, NotAuthenticated
+from strandline.server.refusals import Busy, Forbidden, NotAuthenticated, Refusal
 
 FRESH_S = 2.0
 LOOK_EACH_S = 1.0
@@ -180,13 +181,20 @@ class Verifier:
         with self._lock:
             self._limit.check(limited, now)
         credential = self._directory.credential(key_id)
-        expected = _NOBODY if credential is None else self._directory.secret_of(credential)
+        expected = _NOBODY if credential is None else self._secret_of(credential)
         is_right = hmac.compare_digest(expected.reveal().encode(), secret.encode())
         if credential is None or not is_right:
             with self._lock:
                 self._limit.failed(limited, now)
             raise NotAuthenticated(_WRONG, next="Look at the access key; an admin can make a new one.")
         return credential.user
+
+    def _secret_of(self, credential: Credential) -> Secret:
+        try:
+            return self._directory.secret_of(credential)
+        except InvalidSettings as error:  # no fault of the caller's
+            warning("%s", error)
+            raise Refusal("The server cannot read its access keys.", status=503, s3_code="ServiceUnavailable") from None
 
     def _token(self, text: str) -> tuple[str, str]:
         token = self._tokens.read(text, self._clock.now_us())
@@ -220,7 +228,7 @@ class Verifier:
         credential = self._directory.credential(signed.key_id)
         if credential is None:
             raise NotAuthenticated("There is no such access key.", status=403, s3_code="InvalidAccessKeyId")
-        principal = self._principal(credential.user, signed.key_id, self._directory.secret_of(credential), epoch)
+        principal = self._principal(credential.user, signed.key_id, self._secret_of(credential), epoch)
         self._remember(b"key " + signed.key_id.encode(), principal)
         return principal
 

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import hmac
-
-import msgspec
-
 from strandline import __version__
 from strandline.redaction import Secret
 from strandline.server.messages import Response
 from strandline.server.namespaces import blockstore_type, example
 from strandline.server.operation import Call, Operation, everything
-from strandline.server.refusals import Forbidden
 from strandline.server.rest import shapes
 from strandline.server.rest.replies import json, nothing, secret_json
 
 SPOKEN = "1.84.0"
 """The version of lakeFS whose interface this is; its clients read it as numbers with dots."""
 _ANY = ".*"
-
-
-class SetupQuery(msgspec.Struct, frozen=True):
-    """What shows that the caller saw the server start."""
-
-    setup_token: str = ""
 
 
 def get_config(call: Call) -> Response:
@@ -67,10 +56,6 @@ def get_setup_state(call: Call) -> Response:
 
 
 def set_up(call: Call) -> Response:
-    wanted = call.services.options.setup_token
-    shown = call.query.setup_token or call.request.header(b"x-strandline-setup-token")
-    if wanted and not hmac.compare_digest(wanted.encode(), shown.encode()):
-        raise Forbidden("The setup token is missing or wrong.", next="The server printed it when it started.")
     given = call.body.key
     key = None if given is None else (given.access_key_id, Secret(given.secret_access_key))
     credential, secret = call.services.directory.set_up(call.body.username, key)
@@ -150,7 +135,6 @@ OPERATIONS = (
         "Make the first admin",
         {200: shapes.CredentialsWithSecret},
         "config",
-        query=SetupQuery,
         body=shapes.Setup,
         body_max=4 << 10,
     ),

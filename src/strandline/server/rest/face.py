@@ -92,9 +92,9 @@ class RestFace(Face[Operation, Call]):
         if operation.body is None:
             self._passing_over(exchange, operation, call)
         elif operation.body is bytes:
-            length = request.content_length
-            if length is not None and length > operation.body_max:
-                raise Refusal(f"The body has more than {operation.body_max:,} bytes.", status=413)
+            length, most = request.content_length, min(operation.body_max, services.options.object_max_bytes)
+            if length is not None and length > most:
+                raise Refusal(f"The body has more than {most:,} bytes.", status=413)
 
             def take() -> None:
                 exchange.collect(
@@ -116,7 +116,7 @@ class RestFace(Face[Operation, Call]):
         self._guarded(exchange, lambda: self._run(exchange, operation, call, is_small=len(data) <= SMALL_BYTES))
 
     def _streamed(self, exchange: Exchange, operation: Operation, call: Call, file: BinaryIO) -> None:
-        call.body = Limited(file, operation.body_max)
+        call.body = Limited(file, min(operation.body_max, self._services.options.object_max_bytes))
         self._guarded(exchange, lambda: self._in_thread(exchange, operation, call, self._services.bodies))
 
     def _decoded(self, exchange: Exchange, operation: Operation, call: Call, data: bytes) -> None:

@@ -20,7 +20,7 @@ from strandline.server.messages import Request
 from strandline.server.refusals import BadRequest, BrokenBody, TooLarge
 
 READ_BYTES = 1 << 20
-PUT_MAX_BYTES = 5 << 30
+OBJECT_MAX_BYTES = 5 << 30
 CHUNK_LINE_MAX_BYTES = 256
 CHUNK_MAX_BYTES = 1 << 30
 TRAILER_MAX_BYTES = 4 << 10
@@ -75,9 +75,13 @@ class Content(io.RawIOBase):
 
     Args:
         key: that signs the chunks, if they are signed.
+        most: how many bytes the object may have.
     """
 
-    def __init__(self, source: BinaryIO, request: Request, signed: Signed, key: bytes) -> None:
+    def __init__(
+        self, source: BinaryIO, request: Request, signed: Signed, key: bytes, most: int = OBJECT_MAX_BYTES
+    ) -> None:
+        self._most = most
         self._expected = _expected(request)
         self._digests = {name: ALGORITHMS[name]() for name in self._expected}
         self._md5 = hashlib.md5(usedforsecurity=False) if b"content-md5" in request.headers else None
@@ -115,7 +119,7 @@ class Content(io.RawIOBase):
             self._check()
             return b""
         self._size += len(data)
-        if self._size > (PUT_MAX_BYTES if self._length is None else self._length):
+        if self._size > (self._most if self._length is None else self._length):
             if self._length is None:
                 raise TooLarge("The object is too large for one request.", status=400)
             raise BrokenBody(f"The body has more than {self._length:,} bytes.")

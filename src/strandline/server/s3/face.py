@@ -13,7 +13,7 @@ from strandline.server.face import MEMORY_MAX_BYTES, Face
 from strandline.server.messages import Exchange, Request, Response
 from strandline.server.operation import SMALL_BYTES, fill
 from strandline.server.refusals import BadRequest, NotAuthenticated, Refusal
-from strandline.server.s3.bodies import PUT_MAX_BYTES, Content, is_chunked, object_length
+from strandline.server.s3.bodies import Content, is_chunked, object_length
 from strandline.server.s3.errors import broken, refusal
 from strandline.server.s3.names import bucket_and_key, ref_and_path
 from strandline.server.s3.operation import S3Call, S3Operation
@@ -95,7 +95,7 @@ class S3Face(Face[S3Operation, S3Call]):
         request = call.request
         if operation.body == "content":
             call.length = object_length(request, call.signed)
-            if call.length is not None and call.length > PUT_MAX_BYTES:
+            if call.length is not None and call.length > self._services.options.object_max_bytes:
                 raise Refusal("The object is too large for one request.", status=400, s3_code="EntityTooLarge")
             if request.content_length is None and not is_chunked(call.signed):
                 call.length = None
@@ -118,9 +118,13 @@ class S3Face(Face[S3Operation, S3Call]):
         else:
             self._passing_over(exchange, operation, call)
 
+    def _content_of(self, call: S3Call, file: BinaryIO) -> Content:
+        most = self._services.options.object_max_bytes
+        return Content(file, call.request, call.signed, call.signing_key, most)
+
     def _document(self, exchange: Exchange, operation: S3Operation, call: S3Call, data: bytes) -> None:
         def step() -> None:
-            content = Content(io.BytesIO(data), call.request, call.signed, call.signing_key)
+            content = self._content_of(call, io.BytesIO(data))
             call.body = b"".join(iter(content.read, b""))
             self._run(exchange, operation, call, is_small=True)
 
@@ -130,14 +134,14 @@ class S3Face(Face[S3Operation, S3Call]):
         self, exchange: Exchange, operation: S3Operation, call: S3Call, file: BinaryIO, is_small: bool
     ) -> None:
         def step() -> None:
-            call.body = Content(file, call.request, call.signed, call.signing_key)
+            call.body = self._content_of(call, file)
             self._run(exchange, operation, call, is_small=is_small)
 
         self._guarded(exchange, step)
 
     def _streamed(self, exchange: Exchange, operation: S3Operation, call: S3Call, file: BinaryIO) -> None:
         def step() -> None:
-            call.body = Content(file, call.request, call.signed, call.signing_key)
+            call.body = self._content_of(call, file)
             self._in_thread(exchange, operation, call, self._services.bodies)
 
         self._guarded(exchange, step)
