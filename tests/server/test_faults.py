@@ -9,6 +9,8 @@ import socket
 import threading
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,11 @@ from strandline.iam.records import Statement
 from strandline.lake import Lake
 from strandline.redaction import Secret
 from strandline.repository.branch import Branch
+from strandline.server.auth.login_limit import FEW, MANY, shown_address
+from strandline.server.auth.tokens import Tokens
+from strandline.server.auth.verifier import Verifier
 from strandline.server.messages import Request
+from strandline.server.refusals import NotAuthenticated
 from tests.harness.serving import Served, serving, stop
 from tests.server.inside import BASE, Asked, body_of, inside, run
 from tests.server.test_http1 import HEAD, auth, connected, exchange, received, status
@@ -368,3 +374,52 @@ def test_what_is_not_done_is_not_accepted(served: Served, main: Branch) -> None:
                 call()
     assert [one.path for one in main.list("unkept/")] == ["unkept/source"]
     s3.put_object(Bucket="faults", Key="main/unkept/x", Body=b"x", ACL="private")
+
+
+def test_a_caller_that_is_known_is_not_locked_out_by_others_behind_its_address() -> None:
+    async def test() -> None:
+        with inside() as server:
+            assert (await server.ask("GET", f"{BASE}/config")).status == 200
+            for number in range(MANY + 10):
+                await server.ask("GET", f"{BASE}/config", login=(f"AKIAUNKNOWN{number:05d}", "x" * 30))
+            server.services.verifier._principals.clear()  # so that the secret is looked at again
+            assert (await server.ask("GET", f"{BASE}/config")).status == 200
+            stranger = server.user("stranger", "FSReadAll")
+            assert (await server.ask("GET", f"{BASE}/config", login=stranger)).status == 429
+
+    run(test())
+
+
+def test_workers_count_wrong_secrets_together() -> None:
+    async def test() -> None:
+        with inside() as one:
+            sealer = one.directory._sealer
+            other = Verifier(one.directory, Tokens(sealer.derive("tokens")), one.lake._clock)
+            wrong = (one.key, "x" * 30)
+            for _ in range(FEW):
+                assert (await one.ask("GET", f"{BASE}/config", login=wrong)).status == 401
+            attempts: list[int] = []
+            with pytest.raises(NotAuthenticated) as refused:
+                for number in range(FEW):
+                    attempts.append(number)
+                    with suppress_status(401):
+                        other.log_in(one.key, "x" * 30, "127.0.0.1")
+            assert refused.value.status == 429
+            assert len(attempts) < FEW  # each worker by itself would let all of these through
+
+    run(test())
+
+
+@contextmanager
+def suppress_status(status: int) -> Iterator[None]:
+    try:
+        yield
+    except NotAuthenticated as error:
+        if error.status != status:
+            raise
+
+
+def test_addresses_of_one_network_are_one() -> None:
+    assert shown_address("2001:db8::1") == shown_address("2001:db8::ffff:2") != shown_address("2001:db8:0:1::1")
+    assert shown_address("10.0.0.1") != shown_address("10.0.0.2")
+    assert shown_address("nonsense") == "nonsense"

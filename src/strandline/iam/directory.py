@@ -8,6 +8,7 @@ on.
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -37,6 +38,7 @@ SECRET_BYTES = 30
 CREDENTIALS_MAX = 20
 _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
 ATTEMPTS = 16
+FAILURE_PLACES = 4_096
 GONE = b""
 """What the key of a deleted entity holds: deleting the key itself could take another one of the name away."""
 
@@ -61,6 +63,18 @@ class SetupRecord(msgspec.Struct, frozen=True):
 
     admin: str
     at: int
+
+
+class Failures(msgspec.Struct, frozen=True):
+    """How many wrong secrets were shown, as of a moment in microseconds since 1970 UTC."""
+
+    level: float
+    at: int
+
+
+def _place_of(name: str) -> bytes:
+    place = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=4).digest(), "big") % FAILURE_PLACES
+    return b"failure/%d" % place
 
 
 def first_admin(kv: Store) -> str | None:
@@ -90,6 +104,30 @@ class Directory:
     def _changed(self) -> None:
         # a value that was never there before needs no swap: of two that change something at once both are seen
         self._kv.set(PARTITION, EPOCH, new_id().encode())
+
+    # --- failures of logins -------------------------------------------------------------------------------------------
+
+    def failures(self, name: str, regained_each_s: float) -> float:
+        """How many wrong secrets all workers have seen for a name lately: one is forgotten every so many seconds.
+
+        Names share some thousand places, so that strangers cannot fill the store; two that meet in one count together.
+        """
+        return self._failures(name, regained_each_s)[1]
+
+    def count_failure(self, name: str, regained_each_s: float) -> None:
+        """Count a wrong secret for a name; of several at one instant one may be left out."""
+        raw, level = self._failures(name, regained_each_s)
+        record = encode(Failures(level + 1, self._clock.now_us()))
+        with suppress(PredicateFailed):
+            self._kv.set_if(PARTITION, _place_of(name), record, ABSENT if raw is None else raw)
+
+    def _failures(self, name: str, regained_each_s: float) -> tuple[bytes | None, float]:
+        raw = self._kv.get(PARTITION, _place_of(name))
+        if raw is None:
+            return None, 0.0
+        found: Failures = decode(Failures, raw, "failures of logins")
+        passed_s = max(0, self._clock.now_us() - found.at) / 1_000_000
+        return raw, max(0.0, found.level - passed_s / regained_each_s)
 
     # --- setup --------------------------------------------------------------------------------------------------------
 

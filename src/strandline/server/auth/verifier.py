@@ -23,7 +23,7 @@ from strandline.iam.policy import Caller, Needs, Rules, Verdict
 from strandline.iam.records import Credential, User
 from strandline.operations import warning
 from strandline.redaction import Secret
-from strandline.server.auth.login_limit import FEW, MANY, LoginLimit
+from strandline.server.auth.login_limit import FEW, MANY, REGAINED_EACH_S, LoginLimit, refuse_full, shown_address
 from strandline.server.auth.sigv4 import Signed, check_signature
 from strandline.server.auth.tokens import Tokens
 from strandline.server.messages import Request
@@ -176,17 +176,28 @@ class Verifier:
     def _check(self, key_id: str, secret: str, peer: str) -> str:
         """The user of an access key whose secret this is, compared in constant time even if there is no such key."""
         # a stranger that guesses must not lock the owner of a key out, nor one of many behind a proxy all others
-        limited = ((f"{key_id[:64]} {peer}", FEW), (f"key {key_id[:64]}", MANY), (f"address {peer}", MANY))
+        pair, address = f"{key_id[:64]} {peer}", shown_address(peer)
+        limited: tuple[tuple[str, int], ...] = ((pair, FEW),)
         now = steady_s()
         with self._lock:
+            if not self._limit.is_good(pair, now):
+                limited = (*limited, (f"key {key_id[:64]}", MANY), (f"address {address}", MANY))
             self._limit.check(limited, now)
+            suspicious = self._limit.suspicious(limited, now)
+        for name, most in suspicious:
+            refuse_full(self._directory.failures(name, REGAINED_EACH_S), most)
         credential = self._directory.credential(key_id)
         expected = _NOBODY if credential is None else self._secret_of(credential)
         is_right = hmac.compare_digest(expected.reveal().encode(), secret.encode())
         if credential is None or not is_right:
             with self._lock:
                 self._limit.failed(limited, now)
+                suspicious = self._limit.suspicious(limited, now)
+            for name, _ in suspicious:
+                self._directory.count_failure(name, REGAINED_EACH_S)
             raise NotAuthenticated(_WRONG, next="Look at the access key; an admin can make a new one.")
+        with self._lock:
+            self._limit.succeeded(pair, now)
         return credential.user
 
     def _secret_of(self, credential: Credential) -> Secret:
