@@ -86,6 +86,8 @@ lock: ## pin versions and hashes anew
 		--custom-compile-command "make lock" requirements/spark-newest.in -o requirements/spark-newest.txt
 	@$(BIN)/uv pip compile --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
 		--custom-compile-command "make lock" requirements/sqlglot-oldest.in -o requirements/sqlglot-oldest.txt
+	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \
+		--custom-compile-command "make lock" requirements/aws-cli.in -o requirements/aws-cli.txt
 
 clean:
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

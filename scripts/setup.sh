@@ -103,6 +103,7 @@ find_postgres() {
 servers() {
   beside spark-newest "Spark's newest release"
   beside sqlglot-oldest "the oldest SQL parser that is allowed"
+  beside aws-cli "the AWS command line"
   local postgres redis gateway=$PWD/.cache/bin/versitygw
   postgres=$(find_postgres || true)
   if [ -z "$postgres" ]; then

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import urllib.request
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,6 +133,53 @@ def test_polars_writes_and_scans(served: Served, main: Branch) -> None:
     frame.write_parquet(f"s3://{REPOSITORY}/main/polars/two.parquet", storage_options=options)
     found = pl.scan_parquet(f"s3://{REPOSITORY}/main/polars/*.parquet", storage_options=options)
     assert found.select(pl.col("a").sum()).collect().item() == 2 * sum(range(1000))
+
+
+def test_duckdb_reads_and_writes(served: Served, main: Branch) -> None:
+    from tests.server.tools import DuckDb
+
+    tool = DuckDb(served, REPOSITORY)
+    tool.write_table("duckdb/one.parquet", 1000)
+    tool.write_table("duckdb/two.parquet", 10)
+    assert [one.path for one in main.list("duckdb/")] == ["duckdb/one.parquet", "duckdb/two.parquet"]
+    for scheme, pattern, rows in (("s3", "duckdb/*.parquet", 1010), ("lakefs", "duckdb/one.parquet", 1000)):
+        assert tool.scan(scheme, pattern)[0] == rows
+
+
+def test_the_aws_command_line_syncs_folders_and_signs_links(served: Served, main: Branch, tmp_path: Path) -> None:
+    from tests.server.tools import AwsCli
+
+    tool = AwsCli(served, REPOSITORY)
+    for name in ("a.txt", "b/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    tool.run("s3", "sync", str(tmp_path), f"{tool.root}/synced")
+    assert [one.path for one in main.list("synced/")] == ["synced/a.txt", "synced/b/c.txt"]
+    assert b"a.txt" in tool.run("s3", "ls", f"{tool.root}/synced/")
+    url = tool.run("s3", "presign", f"{tool.root}/synced/a.txt").decode().strip()
+    with urllib.request.urlopen(url) as response:
+        assert response.read() == b"a.txt"
+    assert tool.run("s3", "sync", str(tmp_path), f"{tool.root}/synced") == b""  # nothing has changed
+    tool.run("s3", "rm", "--recursive", f"{tool.root}/synced/")
+    assert main.list("synced/").first() is None
+
+
+def test_lakefs_spec_knows_what_it_has_already(served: Served, main: Branch, tmp_path: Path) -> None:
+    """It compares an object's checksum with the MD5 of a file, and transfers nothing if they are equal."""
+    from tests.server.tools import LakefsSpec
+
+    fs = LakefsSpec(served, REPOSITORY).fs
+    (tmp_path / "x").write_bytes(b"content")
+    place = f"lakefs://{REPOSITORY}/main/spec/x"
+    fs.put_file(str(tmp_path / "x"), place)
+    before = main.stat("spec/x")
+    assert before.etag == hashlib.md5(b"content").hexdigest()
+    fs.put_file(str(tmp_path / "x"), place)
+    assert main.stat("spec/x").physical_address == before.physical_address
+    fs.get_file(place, str(tmp_path / "y"))
+    assert (tmp_path / "y").read_bytes() == b"content"
+    fs.rm(f"lakefs://{REPOSITORY}/main/spec/", recursive=True)
+    assert main.list("spec/").first() is None
 
 
 def test_pyarrow_reads_a_folder_as_one_table(served: Served, main: Branch) -> None:

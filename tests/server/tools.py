@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import importlib
 import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 from tests.harness.serving import Served
@@ -386,7 +391,79 @@ class Pyarrow(Tool):
                 file.write(data[first : first + MIB])
 
 
-TOOLS: tuple[type[Tool], ...] = (LakefsSdk, LakefsHighLevel, LakefsSpec, Boto3, S3fs, Obstore, Pyarrow)
+class AwsCli(Tool):
+    """The command line of AWS, whose libraries lie beside those of the tests: `scripts/setup.sh servers`."""
+
+    def open(self) -> None:
+        place = Path(__file__).parents[2] / ".cache" / "aws-cli"
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")} | {
+            "PYTHONPATH": str(place),
+            "AWS_ACCESS_KEY_ID": self.served.key,
+            "AWS_SECRET_ACCESS_KEY": self.served.secret,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_CONFIG_FILE": str(self.served.folder.parent / "aws-config"),
+        }
+        # its links are signed by version 2 unless it is told otherwise
+        (self.served.folder.parent / "aws-config").write_text("[default]\ns3 =\n  signature_version = s3v4\n")
+        self.root = f"s3://{self.repository}/main"
+
+    def run(self, *arguments: str, data: bytes = b"") -> bytes:
+        command = [sys.executable, "-m", "awscli", "--endpoint-url", self.served.address, *arguments]
+        done = subprocess.run(command, input=data, capture_output=True, env=self.environment, timeout=60)
+        if done.returncode:
+            raise AssertionError(done.stderr.decode())
+        return done.stdout
+
+    def write(self, path: str, data: bytes) -> None:
+        self.run("s3", "cp", "-", f"{self.root}/{path}", data=data)
+
+    def read(self, path: str) -> bytes:
+        return self.run("s3", "cp", f"{self.root}/{path}", "-")
+
+    def list(self, prefix: str) -> Any:
+        shown = self.run("s3api", "list-objects-v2", "--bucket", self.repository, "--prefix", f"main/{prefix}")
+        return [one["Key"].removeprefix("main/") for one in json.loads(shown)["Contents"]]
+
+    def delete(self, path: str) -> None:
+        self.run("s3", "rm", f"{self.root}/{path}")
+
+    def copy(self, source: str, target: str) -> None:
+        self.run("s3", "cp", f"{self.root}/{source}", f"{self.root}/{target}")
+
+    def rename(self, source: str, target: str) -> None:
+        self.run("s3", "mv", f"{self.root}/{source}", f"{self.root}/{target}")
+
+    def write_in_parts(self, path: str, data: bytes) -> None:
+        self.write(path, data)  # above 8 MiB it makes parts by itself
+
+
+class DuckDb(Tool):
+    """DuckDB reads and writes by way of fsspec: its own extension for S3 is in no registry of packages."""
+
+    def open(self) -> None:
+        import duckdb
+        import s3fs
+        from lakefs_spec import LakeFSFileSystem
+
+        endpoint = {"endpoint_url": self.served.address}
+        self.connection = duckdb.connect()
+        self.connection.register_filesystem(
+            s3fs.S3FileSystem(key=self.served.key, secret=self.served.secret, client_kwargs=endpoint)
+        )
+        self.connection.register_filesystem(
+            LakeFSFileSystem(host=self.served.address, username=self.served.key, password=self.served.secret)
+        )
+
+    def scan(self, scheme: str, pattern: str) -> Any:
+        place = f"{scheme}://{self.repository}/main/{pattern}"
+        return self.connection.execute(f"select count(*), sum(a) from read_parquet('{place}')").fetchone()
+
+    def write_table(self, path: str, rows: int) -> None:
+        place = f"s3://{self.repository}/main/{path}"
+        self.connection.execute(f"copy (select range as a from range({rows})) to '{place}' (format parquet)")
+
+
+TOOLS: tuple[type[Tool], ...] = (LakefsSdk, LakefsHighLevel, LakefsSpec, Boto3, S3fs, Obstore, Pyarrow, AwsCli)
 OPERATIONS = (
     "write",
     "read",
