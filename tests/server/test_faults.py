@@ -423,3 +423,52 @@ def test_addresses_of_one_network_are_one() -> None:
     assert shown_address("2001:db8::1") == shown_address("2001:db8::ffff:2") != shown_address("2001:db8:0:1::1")
     assert shown_address("10.0.0.1") != shown_address("10.0.0.2")
     assert shown_address("nonsense") == "nonsense"
+
+
+def test_links_end_with_the_key_that_they_were_made_with() -> None:
+    async def test() -> None:
+        with inside() as server:
+            repository = server.lake.create_repository("repo")
+            repository.branch("main").put("x", b"content")
+            login = server.user("ann", "FSReadAll")
+            stat = f"{BASE}/repositories/repo/refs/main/objects/stat?path=x&presign=true"
+
+            async def link() -> str:
+                answer = await server.ask("GET", stat, login=login)
+                return str(json.loads(body_of(answer))["physical_address"]).partition(":8000")[2]
+
+            first = await link()
+            assert (await server.ask("GET", first, login=None)).status == 200
+            server.directory.end_sessions("ann")
+            assert (await server.ask("GET", first, login=None)).status == 401
+            second = await link()
+            repository.create_branch("other")
+            server.directory.delete_credential("ann", login[0])
+            assert (await server.ask("GET", second, login=None)).status == 401
+            mine = await server.ask("GET", stat)
+            url = str(json.loads(body_of(mine))["physical_address"]).partition(":8000")[2]
+            server.lake.delete_repository("repo")
+            again = server.lake.create_repository("repo")
+            again.branch("main").put("x", b"another one's")
+            assert (await server.ask("GET", url, login=None)).status == 404  # the name is another repository's
+
+    run(test())
+
+
+def test_an_upload_to_a_branch_that_was_made_anew_is_staged_there(main: Branch) -> None:
+    async def test() -> None:
+        with inside() as server:
+            repository = server.lake.create_repository("repo")
+            repository.create_branch("dev")
+            target = f"{BASE}/repositories/repo/branches/dev/objects?path="
+            assert (await server.ask("POST", target + "a", b"1")).status == 201
+            repository.delete_branch("dev")
+            repository.create_branch("dev")
+            assert (await server.ask("POST", target + "b", b"2")).status == 201
+            assert repository.branch("dev").read("b") == b"2"
+            repository.delete_branch("dev")
+            repository.create_branch("dev")
+            assert (await server.sign("PUT", "/repo/dev/c", b"3")).status == 200
+            assert repository.branch("dev").read("c") == b"3"
+
+    run(test())

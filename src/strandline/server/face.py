@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from strandline.errors import BranchGone, RepositoryNotFound, StrandlineError
 from strandline.iam.policy import Needs
 from strandline.operations import warning
+from strandline.repository.branch import Branch
 from strandline.server.lanes import Write
 from strandline.server.messages import Exchange, Request, Response
 from strandline.server.observing import under
@@ -176,7 +178,17 @@ class Face(Answering, Generic[RowT, CallT]):
                 return
             if isinstance(error, BranchGone):
                 services.forget()
+                if not result.is_again:  # the name may be another branch's by now, which is the one that is meant
+                    self._guarded(exchange, lambda: self._later(exchange, services.work, meant, stage_there))
+                    return
             self._failed(exchange, error)
+
+        def meant() -> Branch:
+            found = services.branch(call.repository, result.branch.name)
+            return found.forced if result.branch._is_forced else found
+
+        def stage_there(branch: Branch) -> None:
+            self._finish(exchange, operation, call, replace(result, branch=branch, is_again=True))
 
         services.lanes.stage(result.branch, Write(result.path, result.entry, holds, again, done))
 

@@ -35,12 +35,14 @@ class Staging:
 
     Attributes:
         answer: made when the write is acknowledged.
+        is_again: its branch has gone once, and this is another one of the name.
     """
 
     branch: Branch
     path: str
     entry: Entry
     answer: Callable[[], Response]
+    is_again: bool = False
 
 
 class HandOver(Exception):
