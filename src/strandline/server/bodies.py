@@ -25,16 +25,19 @@ class Limited:
 
     Attributes:
         md5: of what has passed, if it is hashed.
+        is_begun: whether some of it was read.
     """
 
     def __init__(self, source: BinaryIO, most: int, *, is_hashed: bool = False) -> None:
         self._source = source
         self._left = most
+        self.is_begun = False
         self._is_hashed = is_hashed
         self.md5 = hashlib.md5(usedforsecurity=False)
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes; raises `TooLarge` if there are more than allowed."""
+        self.is_begun = True
         data = self._source.read(CHUNK_BYTES if size < 0 else min(size, CHUNK_BYTES))
         self._left -= len(data)
         if self._left < 0:

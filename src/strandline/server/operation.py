@@ -78,7 +78,7 @@ class AnyCall(ABC):
     @property
     def was_read(self) -> bool:
         """Whether a handler may have read some of the body, and so cannot be called again."""
-        return hasattr(self.body, "read")
+        return bool(getattr(self.body, "is_begun", hasattr(self.body, "read")))
 
     @property
     def principal_name(self) -> str:

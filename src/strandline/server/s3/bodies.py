@@ -106,6 +106,11 @@ class Content(io.RawIOBase):
         """What was computed, by algorithm, in base64."""
         return {name: base64.b64encode(digest.digest()).decode() for name, digest in self._digests.items()}
 
+    @property
+    def is_begun(self) -> bool:
+        """Whether some of it was read."""
+        return self._size > 0 or self._has_ended
+
     def readable(self) -> bool:
         return True
 
