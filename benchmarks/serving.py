@@ -12,22 +12,27 @@ import base64
 import datetime
 import hashlib
 import hmac
+import http.client
 import itertools
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import uvloop
+from blake3 import blake3
 
 import strandline
 from benchmarks.harness import Result, fill, folder, result
+from strandline.blob.local import LocalBlobStore
 
 CLIENTS = (1, 8, 32, 128)
 SECONDS = 2.0
@@ -48,6 +53,12 @@ LIST_TARGET = 292_000.0
 BULK_TARGET = 50_000.0
 STARTED_WITHIN_S = 1.0
 RSS_MIB = 300.0
+STREAM_BYTES = 1 << 30
+PART_BYTES = 256 << 20
+PARTS = 20
+AT_ONCE = 4
+OF_HASHES, OF_STORE = 0.8, 0.6
+MIB = 1 << 20
 
 
 def run() -> list[Result]:
@@ -57,7 +68,7 @@ def run() -> list[Result]:
             fill(main, OBJECTS, prefix="data")
         server = Server(place)
         try:
-            return [*_requests(server), *_lists(server), *_bulk(server), *_ends(server)]
+            return [*_requests(server), *_lists(server), *_bulk(server), *_streams(server, place), *_ends(server)]
         finally:
             server.stop()
 
@@ -163,6 +174,126 @@ def _bulk(server: Server) -> list[Result]:
         server.ask("POST", "/repositories/bench/branches/main/objects/stage", {"objects": objects})
         best = max(best, len(objects) / (time.perf_counter() - began))
     return [result("stage in bulk", [best], "entries/s", BULK_TARGET, "more", SETTING)]
+
+
+def _streams(server: Server, place: Path) -> list[Result]:
+    """One large object in one request; and 5 GiB in parts, four at a time, beside what the disk takes by itself."""
+    best, client_s = 0.0, 0.0
+    for number in range(ROUNDS):
+        wall_s, used_s = _push(server, f"/bench/main/large/{number}", STREAM_BYTES)
+        if STREAM_BYTES / wall_s > best:
+            best, client_s = STREAM_BYTES / wall_s, used_s
+    hashes = max(_hash_rate() for _ in range(ROUNDS))
+    written = max(_write_rate(place / f"own-{number}") for number in range(ROUNDS))
+    target = "/bench/main/parts/one"
+    upload = _s3(server, "POST", f"{target}?uploads=").split("<UploadId>")[1].split("<")[0]
+    peak = [server.rss_mib()]
+    began = time.perf_counter()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        parts = [f"{target}?partNumber={number}&uploadId={upload}" for number in range(1, PARTS + 1)]
+        running = [pool.submit(_push, server, part, PART_BYTES) for part in parts]
+        while not all(one.done() for one in running):
+            peak.append(server.rss_mib())
+            time.sleep(0.05)
+    wall_s = time.perf_counter() - began
+    md5 = hashlib.md5(bytes(PART_BYTES)).hexdigest()
+    listed = "".join(f"<Part><PartNumber>{n}</PartNumber><ETag>{md5}</ETag></Part>" for n in range(1, PARTS + 1))
+    began = time.perf_counter()
+    _s3(server, "POST", f"{target}?uploadId={upload}", f"<CompleteMultipartUpload>{listed}</CompleteMultipartUpload>")
+    completed_s = time.perf_counter() - began
+    rate = PARTS * PART_BYTES / wall_s
+    return [
+        result("one stream of 1 GiB", [best / MIB], "MiB/s", None, "more", SETTING),
+        result("one stream ÷ MD5 and BLAKE3 alone", [best / hashes], "×", OF_HASHES, "more", SETTING),
+        result("one stream: the client's processor", [client_s], "s", None, "less", SETTING),
+        result("5 GiB in 4 parts at a time", [rate / MIB], "MiB/s", None, "more", SETTING),
+        result("4 parts at a time ÷ the disk alone", [rate / written], "×", OF_STORE, "more", SETTING),
+        result("completing 5 GiB", [completed_s], "s", None, "less", SETTING),
+        result("memory of a worker while 5 GiB come", [max(peak)], "MiB", RSS_MIB, "less", SETTING),
+    ]
+
+
+def _push(server: Server, target: str, size: int) -> tuple[float, float]:
+    """Send so many bytes from a process of its own; how long it took, and what processor time the client used."""
+    command = [sys.executable, "-m", "benchmarks.serving", "push", server.address, server.key, server.secret]
+    done = subprocess.run([*command, target, str(size)], stdout=subprocess.PIPE, text=True, check=True)
+    wall_s, used_s = json.loads(done.stdout)
+    return wall_s, used_s
+
+
+def _hash_rate() -> float:
+    """Bytes a second of the two hashes of an upload, in one thread."""
+    data, md5, digest = os.urandom(MIB), hashlib.md5(), blake3()
+    began = time.perf_counter()
+    for _ in range(256):
+        md5.update(data)
+        digest.update(data)
+    return 256 * MIB / (time.perf_counter() - began)
+
+
+def _write_rate(folder: Path) -> float:
+    """Bytes a second that the disk takes from as many threads, without a server."""
+    store = LocalBlobStore(folder, synced=False)
+    began = time.perf_counter()
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(lambda n: store.put(f"{n}", cast("BinaryIO", Zeros(PART_BYTES))), range(AT_ONCE)))
+    wall_s = time.perf_counter() - began
+    shutil.rmtree(folder)
+    return AT_ONCE * PART_BYTES / wall_s
+
+
+class Zeros:
+    """A file of zeros."""
+
+    def __init__(self, size: int) -> None:
+        self.left = size
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        taken = bytes(min(self.left, MIB if size < 0 else size))
+        self.left -= len(taken)
+        return taken
+
+
+def _s3(server: Server, method: str, target: str, body: str = "") -> str:
+    """A request of S3 with a small body."""
+    host, _, port = server.address.partition("://")[2].partition(":")
+    link = http.client.HTTPConnection(host, int(port), timeout=600)
+    link.request(method, target, body.encode(), unsigned(f"{host}:{port}", server.key, server.secret, method, target))
+    answer = link.getresponse()
+    shown = answer.read().decode()
+    if answer.status != 200:
+        raise RuntimeError(shown)
+    return shown
+
+
+def unsigned(host: str, key: str, secret: str, method: str, target: str) -> dict[str, str]:
+    """Headers that sign a request of S3 whose body is not signed."""
+    date = datetime.datetime.now(datetime.UTC).strftime("%Y%m%dT%H%M%SZ")
+    path, _, query = target.partition("?")
+    canonical_query = "&".join(sorted(query.split("&"))) if query else ""
+    names = "host;x-amz-content-sha256;x-amz-date"
+    head = f"host:{host}\nx-amz-content-sha256:UNSIGNED-PAYLOAD\nx-amz-date:{date}\n"
+    canonical = f"{method}\n{path}\n{canonical_query}\n{head}\n{names}\nUNSIGNED-PAYLOAD"
+    scope = f"{date[:8]}/us-east-1/s3/aws4_request"
+    text = f"AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
+    signature = hmac.new(_signing_key(secret, date[:8]), text.encode(), hashlib.sha256).hexdigest()
+    credential = f"AWS4-HMAC-SHA256 Credential={key}/{scope}, SignedHeaders={names}, Signature={signature}"
+    return {"Authorization": credential, "x-amz-date": date, "x-amz-content-sha256": "UNSIGNED-PAYLOAD"}
+
+
+def push(address: str, key: str, secret: str, target: str, size: int) -> tuple[float, float]:
+    """Send a body of zeros."""
+    place = address.partition("://")[2]
+    host, _, port = place.partition(":")
+    link = http.client.HTTPConnection(host, int(port), timeout=600, blocksize=MIB)
+    headers = unsigned(place, key, secret, "PUT", target) | {"Content-Length": str(size)}
+    began, used = time.perf_counter(), time.process_time()
+    link.request("PUT", target, Zeros(size), headers)
+    answer = link.getresponse()
+    if answer.status != 200:
+        raise RuntimeError(answer.read())
+    return time.perf_counter() - began, time.process_time() - used
 
 
 def _ends(server: Server) -> list[Result]:
@@ -313,6 +444,9 @@ async def load(address: str, make: Callable[[], bytes], clients: int) -> tuple[i
     return len(took), wall_s, took[int(len(took) * 0.99)] * 1_000
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1] == "push":
+    address, key, secret, target, size = sys.argv[2:]
+    print(json.dumps(push(address, key, secret, target, int(size))))
+elif __name__ == "__main__":
     address, key, secret, kind, clients, commit = sys.argv[1:]
     print(json.dumps(uvloop.run(load(address, maker(address, key, secret, kind, commit), int(clients)))))

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import typer.main
-from scripts import make_cli_page
+from scripts import make_cli_page, make_rest_page
 
 import strandline
 from strandline import envelope, shards
@@ -49,7 +49,7 @@ def test_no_line_of_prose_is_longer_than_a_line(page: Path) -> None:
     """Tables and code are as wide as they are; so is the page of commands, which is made."""
     text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
     long = [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")]
-    assert page.name == "cli.md" or long == []
+    assert page.name in ("cli.md", "rest.md") or long == []
 
 
 def test_the_reference_has_every_public_name() -> None:
@@ -204,3 +204,7 @@ def test_a_command_gives_advice_in_its_own_words() -> None:
 
 def test_the_page_of_commands_is_made_from_them() -> None:
     assert (ROOT / "docs" / "cli.md").read_text() == make_cli_page.page()
+
+
+def test_the_page_of_the_servers_operations_is_that_of_its_tables() -> None:
+    assert (ROOT / "docs" / "rest.md").read_text() == make_rest_page.page()
