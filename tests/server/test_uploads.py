@@ -333,8 +333,11 @@ def test_a_completion_that_died_is_taken_over(tmp_path: Path, monkeypatch: pytes
         assert uploads.complete(branch, "x", id, wanted) == done
 
 
-def test_a_part_of_an_object_is_never_deleted_with_its_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker stages an object and dies; others repeat the completion on a condition, and abort it."""
+@pytest.mark.parametrize("parts_of_second", [2, 1])
+def test_a_part_of_an_object_is_never_deleted_with_its_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, parts_of_second: int
+) -> None:
+    """A worker stages an object and dies; others complete it on a condition, perhaps of fewer parts, and abort it."""
     clock = ManualClock()
     with open_lake(find_settings(tmp_path / "lake"), create=True, clock=clock) as lake:
         branch = lake.repository("repo", create=True).branch("main")
@@ -355,7 +358,7 @@ def test_a_part_of_an_object_is_never_deleted_with_its_upload(tmp_path: Path, mo
         branch.put("x", b"another one")
         clock.advance_s(TAKEN_OVER_AFTER_US / 1e6 + 1)
         with pytest.raises(PreconditionFailed):
-            uploads.complete(branch, "x", id, wanted, only_new=True)
+            uploads.complete(branch, "x", id, wanted[:parts_of_second], only_new=True)
         uploads.abort(branch, "x", id)
         with pytest.raises(Refusal):
             uploads.complete(branch, "x", id, wanted)

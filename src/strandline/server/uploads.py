@@ -391,14 +391,13 @@ class Uploads:
     def _forget_parts(self, branch: Branch, upload: Upload) -> None:
         """Delete the records of parts, and files that are not the object's; a part that is still coming is garbage.
 
-        Invariant 3: of an uncertain upload the files that may be the object stay.
+        Invariant 3: of an uncertain upload the file that may be the object stays. It has no other one: such an upload
+        is never joined again.
         """
         places = {part.place for part in self.parts(branch, upload.id)} | {upload.place}
         kept = {""}
         if upload.state == "done" or upload.is_uncertain:
             kept.add(upload.object_place)
-        if upload.is_uncertain:
-            kept.add(upload.place)
         branch._core.resolver.namespace.delete_many(sorted(places - kept))
         self._drop_keys(_key(branch, upload.id) + b"/")
 
