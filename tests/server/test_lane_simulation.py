@@ -37,7 +37,7 @@ def lane(actor: Actor, _kind: str) -> None:
             raise outcome
 
     for write, outcome in zip(writes, outcomes, strict=True):
-        actor.finish(write, lambda outcome=outcome: answer(outcome))  # type: ignore[misc]
+        actor.finish(write, lambda outcome=outcome: answer(outcome))
 
 
 @pytest.fixture
