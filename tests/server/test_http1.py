@@ -7,14 +7,18 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.lake import Lake
+from strandline.server.http1 import STREAMED_FROM, _Http1Exchange
+from strandline.server.incoming import HIGH_BYTES
+from strandline.server.messages import Request
 from tests.harness.serving import Served, serving
 
 pytestmark = pytest.mark.server
@@ -159,6 +163,55 @@ def test_an_upload_that_is_cut_leaves_nothing(served: Served, lake: Lake) -> Non
     answer = exchange(served, head % 1 + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")
     assert status(answer) == 201
     assert main.read("cut1") == b"hello"
+
+
+class Connection:
+    """What an exchange uses of its connection; the client's bytes come from the test."""
+
+    def __init__(self) -> None:
+        self._loop = self._shared = self
+        self.collected = [0, 0]
+        self._is_reading = True
+
+    def reads(self) -> bool:
+        return self._is_reading
+
+    def time(self) -> float:
+        return 0.0
+
+    def pause_reading(self) -> None:
+        self._is_reading = False
+
+    def resume_reading(self) -> None:
+        self._is_reading = True
+
+    def call(self, function: Callable[[], None]) -> None:
+        function()
+
+
+@pytest.mark.parametrize("begins_early", [True, False])
+def test_a_body_that_nobody_reads_yet_stops_its_client(begins_early: bool) -> None:
+    connection, bodies = Connection(), list[BinaryIO]()
+    one = _Http1Exchange(connection, Request("PUT", b"/", {b"transfer-encoding": b"chunked"}))  # type: ignore[arg-type]
+
+    def collect() -> None:
+        one.collect(STREAMED_FROM, lambda _: None, bodies.append)
+
+    if begins_early:
+        collect()
+    sent = 0
+    while connection.reads():
+        one.feed(bytes(1 << 18))
+        sent += 1 << 18
+        assert sent < 4 * HIGH_BYTES
+    if not begins_early:
+        collect()
+    assert not connection.reads()
+    (body,) = bodies
+    taken = 0
+    while not connection.reads():
+        taken += len(body.read(1 << 16))
+    assert 0 < taken < sent
 
 
 def test_slow_and_broken_clients_do_not_hold_up_others(served: Served, lake: Lake) -> None:

@@ -570,9 +570,9 @@ class _Http1Exchange(Exchange):
         self._incoming = Incoming(connection.pause_reading, connection.resume_reading, connection.call)
         held = self._held
         self._drop()
+        connection.resume_reading()  # before the body is fed: what is held already may be enough to stop again
         for part in held:
             self._incoming.feed(part)
-        connection.resume_reading()
         assert self._more is not None
         self._more(cast("BinaryIO", self._incoming))
 
