@@ -179,7 +179,7 @@ OPERATIONS = (
         _OWNERS,
         repository_need("strandline:ReadLockOwners"),
         list_owners,
-        "Who may hold locks",
+        "The owners that may hold locks",
         {200: LockOwnerList},
         "locks",
         query=shapes.Page,

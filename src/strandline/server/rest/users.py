@@ -252,7 +252,7 @@ OPERATIONS = (
         "/user",
         Need("auth:ReadUser", "arn:lakefs:auth:::user/{user_name}"),
         get_current_user,
-        "Who the caller is",
+        "The user that asks",
         {200: shapes.CurrentUser},
         "auth",
     ),
