@@ -7,6 +7,7 @@ import io
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -191,13 +192,15 @@ def test_of_two_that_complete_both_get_the_answer(branch: Branch) -> None:
 
 
 class Late(io.RawIOBase):
-    """A part that comes when it is let."""
+    """A part that comes when it is let. `asked` is set once somebody reads it, which is after its slot is claimed."""
 
     def __init__(self, gate: threading.Event) -> None:
         self.gate = gate
+        self.asked = threading.Event()
         self.left = [part(200, 1 << 20)] * 5
 
     def read(self, size: int = -1) -> bytes:
+        self.asked.set()
         self.gate.wait(10)
         return self.left.pop() if self.left else b""
 
@@ -279,18 +282,19 @@ def test_parts_that_come_again_at_once(tmp_path: Path) -> None:
         uploads, id = begun(branch)
         put(uploads, branch, id, 1, part(1))
         gate = threading.Event()
-        thread = threading.Thread(target=put_late, args=(branch, id, 2, gate))
-        thread.start()
-        slots = branch._core.stores.kv
-        while not [key for key, _ in slots.scan(PARTS) if key.endswith(b"/slot/00002")]:
-            pass
-        md5 = put(uploads, branch, id, 2, part(2))
-        wanted = [(1, hashlib.md5(part(1)).hexdigest()), (2, md5)]
-        done = threading.Thread(target=uploads.complete, args=(branch, "x", id, wanted))
-        done.start()
-        gate.set()
-        done.join()
-        thread.join()
+        late: Any = Late(gate)
+        with ThreadPoolExecutor(2) as threads:
+            first = threads.submit(uploads.put, branch, "x", id, 2, late, SIZE)
+            try:
+                assert late.asked.wait(60), first.exception(0)
+                md5 = put(uploads, branch, id, 2, part(2))
+                wanted = [(1, hashlib.md5(part(1)).hexdigest()), (2, md5)]
+                done = threads.submit(uploads.complete, branch, "x", id, wanted)
+            finally:
+                gate.set()
+            done.result(60)
+            with suppress(StrandlineError):  # it may come before the end of the upload, or after it
+                first.result(60)
         assert branch.read("x") == part(1) + part(2)
 
 
