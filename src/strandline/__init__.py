@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from strandline.lake import Lake, Repositories
     from strandline.progress import Progress
     from strandline.repository.branch import Branch
-    from strandline.repository.commits.importing import ImportResult
+    from strandline.repository.commits.importing import ImportResult, ImportSource
     from strandline.repository.commits.merging import MergePreview
     from strandline.repository.commits.settling import Appended, MergeStrategy, Side
     from strandline.repository.feed import Feed
@@ -137,6 +137,7 @@ _LAZY = {
     "HeadMove": "strandline.branch.rules.record",
     "IfChanged": "strandline.core.overwrite",
     "ImportResult": "strandline.repository.commits.importing",
+    "ImportSource": "strandline.repository.commits.importing",
     "Lake": "strandline.lake",
     "Listing": "strandline.results.listing",
     "LockInfo": "strandline.repository.locks.locks",
@@ -229,6 +230,7 @@ __all__ = [
     "HeadMove",
     "IfChanged",
     "ImportResult",
+    "ImportSource",
     "InvalidBounds",
     "InvalidName",
     "InvalidRef",

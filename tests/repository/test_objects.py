@@ -15,6 +15,7 @@ import pytest
 
 import strandline
 from strandline.errors import (
+    InvalidName,
     NotFound,
     ObjectMissing,
     ObjectNotFound,
@@ -24,6 +25,7 @@ from strandline.errors import (
 )
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
+from strandline.repository.commits.importing import ImportSource
 from strandline.repository.repository import Repository
 from strandline.results.rows import CommonPrefix
 from strandline.tree.rows import Entry
@@ -294,6 +296,61 @@ def test_an_import_from_a_bucket(main: Branch, s3_endpoint: str) -> None:
     done = main.import_objects(f"s3://lake/import-me/x/?endpoint={s3_endpoint}&region=us-east-1", "in/")
     assert done.objects == 3
     assert names(main) == ["in/0.txt", "in/1.txt", "in/2.txt"]
+
+
+def test_an_import_of_several_sources_is_one_commit(main: Branch, folder: Path) -> None:
+    (folder / "one%20file").write_text("x")
+    sources = [
+        ImportSource(str(folder / "sub"), "raw"),
+        ImportSource(str(folder / "sub dir"), "other/"),
+        ImportSource(str(folder / "one%20file"), "single", is_object=True),
+        ImportSource((folder / "a.txt").as_uri(), "uri", is_object=True),
+    ]
+    done = main.import_objects(sources, message="all of it")
+    assert done.objects == 5
+    assert names(main) == ["other/b.txt", "other/ü%20.txt", "raw/c.txt", "single", "uri"]
+    assert main.read("single") == b"x"
+    assert main.read("uri") == b"content of a.txt"
+    assert next(iter(main.log())).message == "all of it"
+
+
+@pytest.mark.parametrize("prefixes", [("raw/",), ("raw/", "raw/deep/"), ("",)])
+def test_an_import_replaces_its_destinations_and_nothing_else(
+    main: Branch, folder: Path, prefixes: tuple[str, ...]
+) -> None:
+    """Against a dictionary: what lay below a destination goes, neighbours of its name stay."""
+    before = ["raw", "raw!", "raw/a", "raw/c.txt", "raw/deep/x", "raw/z/deeper", "raw0", "rawer/x", "z"]
+    main.put_many(dict.fromkeys(before, b"old"))
+    main.commit("before")
+    wanted = {path for path in before if not path.startswith(prefixes)}
+    wanted |= {f"{prefix}c.txt" for prefix in prefixes}
+    done = main.import_objects([ImportSource(str(folder / "sub"), prefix) for prefix in prefixes], replace=True)
+    assert done.commit is not None
+    assert names(main) == sorted(wanted)
+    again = main.import_objects([ImportSource(str(folder / "sub"), prefix) for prefix in prefixes], replace=True)
+    assert again.commit is None
+    main.put("z", b"staged elsewhere") if prefixes != ("",) else None
+    main.put("rawer/x", b"staged elsewhere") if prefixes != ("",) else None
+    main.import_objects(folder / "sub", prefixes[0], replace=True)
+
+
+def test_sources_that_clash_are_refused(main: Branch, folder: Path, tmp_path: Path) -> None:
+    clash = [ImportSource(str(folder / "sub"), "x"), ImportSource(str(folder / "a.txt"), "x/c.txt", is_object=True)]
+    with pytest.raises(UsageError, match=r"same paths: 'x/c\.txt'"):
+        main.import_objects(clash)
+    for wrong, error in (
+        (ImportSource(str(folder / "nope"), "x", is_object=True), NotFound),
+        (ImportSource(str(folder) + "/", "x", is_object=True), UsageError),
+        (ImportSource(str(folder / "a.txt"), "", is_object=True), InvalidName),
+        (ImportSource(str(folder), "a\0"), InvalidName),
+    ):
+        with pytest.raises(error):
+            main.import_objects([wrong])
+    with pytest.raises(UsageError):
+        main.import_objects([])
+    with pytest.raises(UsageError):
+        main.import_objects([ImportSource(str(folder))], "x")
+    assert names(main) == []
 
 
 def test_an_export_is_a_plain_folder(main: Branch, tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ VALUES = {
 }
 BODY = {"name": "made", "id": "made", "paths": ["x"], "objects": [], "keys": ["x"], "source": "main", "ref": "main"}
 """Fields of bodies, as far as needs name them."""
-QUERIES = {"path": "x", "dest_path": "y", "ref": "main", "expected_upper": "0", "new_upper": "1"}
+QUERIES = {"id": "x", "path": "x", "dest_path": "y", "ref": "main", "expected_upper": "0", "new_upper": "1"}
 OPEN = [one for one in OPERATIONS if one.needs is None]
 GUARDED = [one for one in OPERATIONS if one.needs is not None]
 REFUSED = (401, 403)

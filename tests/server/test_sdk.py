@@ -200,6 +200,16 @@ def test_addresses_that_a_client_writes_to_itself(sdk: Sdk) -> None:
     assert sdk.status(sdk.client.internal_api.stage_object, name, "main", "x", foreign) == 400
 
 
+def test_imports_that_are_none(sdk: Sdk) -> None:
+    """Those that are some need a bucket: tests/server/test_imports.py."""
+    name, api, make = sdk.repository, sdk.client.import_api, sdk.make
+    place = make("ImportLocation")(type="common_prefix", path="file:///etc/", destination="x/")
+    creation = make("ImportCreation")(paths=[place], commit=make("CommitCreation")(message=""))
+    assert sdk.status(api.import_start, name, "main", creation) == 400
+    assert sdk.status(api.import_status, name, "main", "x") == 404
+    assert sdk.status(api.import_cancel, name, "main", "x") == 404
+
+
 def test_branches_commits_tags_and_history(sdk: Sdk) -> None:
     name, make = sdk.repository, sdk.make
     branches, tags, refs, commits = sdk.branches, sdk.tags, sdk.refs, sdk.commits

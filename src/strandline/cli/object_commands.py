@@ -190,6 +190,7 @@ def import_objects(
     place: Annotated[str, typer.Argument(help="repository/branch/path", autocompletion=complete_place)],
     message: MessageOption = None,
     meta: MetaOption = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete what else lies at the place.")] = False,
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -197,7 +198,9 @@ def import_objects(
     with session(lake, as_json) as s:
         branch, path = s.branch_place(place)
         with s.out.progress("importing") as step:
-            done = branch.import_objects(source, path, message, metadata=metadata_of(meta), progress=step)
+            done = branch.import_objects(
+                source, path, message, replace=replace, metadata=metadata_of(meta), progress=step
+            )
         id = None if done.commit is None else done.commit.id
         told = f"Imported {counted(done.objects, 'object')}"
         told += f": {id[:12]}" if id else "; all of them were there already."

@@ -36,7 +36,8 @@ class Sealer:
     def __init__(self, secrets: Sequence[Secret]) -> None:
         if not secrets or any(len(one.reveal()) < SECRET_MIN_CHARS for one in secrets):
             raise InvalidSettings(
-                f"The server's secret key is missing, or shorter than {SECRET_MIN_CHARS} characters.",
+                f"The server's secret key is missing, or shorter than {SECRET_MIN_CHARS} characters; commas separate "
+                "several.",
                 next="Set STRANDLINE_SECRET_KEY to a long random text, and keep a copy of it: without it all access "
                 "keys are lost.",
             )

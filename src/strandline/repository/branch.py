@@ -24,7 +24,7 @@ from strandline.errors import UsageError
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.drafts import make_draft
-from strandline.repository.commits.importing import ImportResult, import_objects
+from strandline.repository.commits.importing import ImportResult, ImportSource, import_objects
 from strandline.repository.commits.merging import MergePreview, merge_into, preview_merge, replay
 from strandline.repository.commits.settling import Appended, MergeStrategy, Side, check_decisions
 from strandline.repository.jobs.range_jobs import RangeJobs
@@ -250,10 +250,11 @@ class Branch(StagedWrites):
     @logged("import")
     def import_objects(
         self,
-        source: str | Path,
+        source: str | Path | Sequence[ImportSource],
         destination: str = "",
         message: str | None = None,
         *,
+        replace: bool = False,
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
         progress: Progress = no_progress,
@@ -263,11 +264,28 @@ class Branch(StagedWrites):
         No bytes are copied. What is at the same paths already is replaced; the rest stays.
 
         Args:
+            source: a folder or a URL; or several sources, each with a destination of its own, for one commit.
+            replace: what else lies below a destination goes, so that it holds what the source holds.
             progress: called after each page of the source's listing.
+
+        Raises:
+            NotFound: a source has no object.
+            UsageError: a source lies in a repository's storage namespace, or two give the same path.
+            UncommittedChanges: staged changes lie at a destination.
         """
-        text = message if message is not None else f"Import {source} as {destination or '/'}"
-        draft = make_draft(self._core, text, metadata, committer, None)
-        return import_objects(self._core, self._at, str(source), destination, draft, progress)
+        if isinstance(source, str | Path):
+            sources: Sequence[ImportSource] = [ImportSource(str(source), destination)]
+            text = f"Import {source} as {destination or '/'}"
+        else:
+            sources = list(source)
+            text = f"Import {len(sources)} sources"
+            if destination or not sources:
+                raise UsageError(
+                    "Several sources have their destinations with them, and there is at least one.",
+                    next="Give a list of strandline.ImportSource(url, destination).",
+                )
+        draft = make_draft(self._core, message if message is not None else text, metadata, committer, None)
+        return import_objects(self._core, self._at, sources, draft, progress, replaces=replace)
 
     # --- transactions -------------------------------------------------------------------------------------------------
 

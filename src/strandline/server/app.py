@@ -143,10 +143,11 @@ class App:
     def _sweep(self) -> None:
         def done(_: int | None, error: BaseException | None) -> None:
             if error is not None:
-                warning("old uploads cannot be swept: %r", error)
+                warning("old uploads and imports cannot be swept: %r", error)
 
         uploads, clock = Uploads(self.services.lake._kv), self.services.clock
-        self.services.work.run(lambda: uploads.sweep(clock.now_us()), done)
+        imports = self.services.imports
+        self.services.work.run(lambda: uploads.sweep(clock.now_us()) + imports.sweep(clock.now_us()), done)
 
     async def stop(self) -> None:
         """End, after what was promised is done: lanes are drained first."""

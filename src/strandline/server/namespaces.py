@@ -53,7 +53,7 @@ def namespace_of(lake: Lake, given: str) -> str | None:
         return join_url(root_url(lake), place)
     if scheme not in _REMOTE or kind in ("local", "mem") or set(place) & set("?#@"):
         raise BadRequest(f"This server keeps no bytes at {scheme}:// addresses.", next=f"Write {example(lake)}.")
-    return given.rstrip("/")
+    return in_reach(lake, given.rstrip("/"))
 
 
 def example(lake: Lake) -> str:
@@ -73,6 +73,12 @@ def _shown(lake: Lake, url: str) -> str:
         below = url.removeprefix(root + "/") if url.startswith(root + "/") else url.partition("://")[2].lstrip("/")
         return f"{kind}://{unquote(below)}"
     return url
+
+
+def in_reach(lake: Lake, url: str) -> str:
+    """A URL in an object store, with the endpoint and the region of the lake's own store if it is of the same kind."""
+    own = urlsplit(root_url(lake))
+    return f"{url}?{own.query}" if own.query and own.scheme == urlsplit(url).scheme else url
 
 
 def shown_address(namespace: str, address: str) -> str:

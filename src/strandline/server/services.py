@@ -18,6 +18,7 @@ from strandline.repository.repository import Repository
 from strandline.results.rows import ObjectInfo
 from strandline.server.auth.tokens import Tokens
 from strandline.server.auth.verifier import Principal, Verifier
+from strandline.server.imports import Imports
 from strandline.server.lanes import Lanes
 from strandline.server.links import PRESIGNED_S, LinkClaims, Links
 from strandline.server.namespaces import shown_namespace
@@ -82,6 +83,7 @@ class Services:
         kv = self.lake._kv
         is_alone = not self.options.is_multi
         self.lanes = Lanes(self.work, kv.at_once if kv.writes_at_once and is_alone else None)
+        self.imports = Imports(kv)
         self._kv_is_here = self.lake.is_embedded
 
     @property
@@ -197,6 +199,7 @@ class Services:
 
     def close(self) -> None:
         """End the threads; what is under way is ended first."""
+        self.imports.close()
         for pool in (self.work, self.bodies, self.knowing, self.looking):
             pool.close()
         self.readers.shutdown(wait=False, cancel_futures=True)

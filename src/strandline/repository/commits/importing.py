@@ -3,29 +3,84 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from strandline.blob import BlobInfo, BlobNotFound, BlobStore, open_store
+from strandline.branch import transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import NewHead, set_head
 from strandline.branch.rules.record import refuse_blocked
+from strandline.branch.rules.writers import check_writer_name
+from strandline.branch.transactions import Publication, Repeat, Who
 from strandline.core.namespace import MARKER
+from strandline.core.node import this_node, this_process
 from strandline.core.repository_core import RepositoryCore
-from strandline.errors import InvalidName, NotFound, UsageError, some_paths
-from strandline.ids import PATH_MAX_BYTES, check_prefix, prefix_end
+from strandline.errors import Fenced, InvalidName, NotFound, StrandlineError, UsageError, some_paths
+from strandline.ids import PATH_MAX_BYTES, check_path, check_prefix, prefix_end
 from strandline.progress import Progress
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
-from strandline.tree.rows import SCHEMA, Changes
+from strandline.tree.rows import SCHEMA, Changes, column, concat
+from strandline.tree.store import Tree
 
 BATCH_ROWS = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class ImportSource:
+    """What is imported to where.
+
+    Attributes:
+        url: a local folder, or a URL such as s3://bucket/prefix; of an object, its whole URL.
+        destination: the folder on the branch; of an object, its whole path.
+        is_object: one object instead of everything below a prefix.
+    """
+
+    url: str
+    destination: str = ""
+    is_object: bool = False
+
+    @property
+    def below(self) -> str:
+        """The prefix that it fills; of an object, its path."""
+        is_folder = not self.destination or self.destination.endswith("/")
+        return self.destination if self.is_object or is_folder else self.destination + "/"
+
+    def check(self) -> None:
+        """Raise if it cannot be imported, as far as that can be known without listing it.
+
+        Raises:
+            InvalidPath, NotFound: the destination cannot be, or there is no such folder.
+            InvalidSettings: nobody knows the URL's scheme, or its options are wrong.
+            UsageError: it lies in the storage namespace of a repository.
+        """
+        if self.is_object:
+            check_path(self.destination)
+        else:
+            check_prefix(self.below)
+        root, prefix = self.split()
+        refuse_namespaces(open_store(root), prefix)
+
+    def split(self) -> tuple[str, str]:
+        """The root to open, and the prefix, or the key of the object, in it."""
+        if not self.is_object:
+            return split_source(self.url)
+        parts = urlsplit(self.url)
+        is_local = parts.scheme in ("", "file")
+        root, _, key = parts.path.rpartition("/") if is_local else ("", "", parts.path.strip("/"))
+        if not key:
+            raise UsageError(f"{self.url!r} names no object.", next="Give the whole URL, as s3://bucket/key.")
+        above = urlunsplit(parts._replace(path=f"{root}/" if root or parts.scheme else "."))
+        return split_source(above)[0], unquote(key) if parts.scheme == "file" else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,62 +95,210 @@ class _NothingNew(Exception):
     pass
 
 
+class Import:
+    """Sources, listed once, and put on whatever the head is by then.
+
+    Args:
+        replaces: what else lies below the destinations of prefixes goes.
+    """
+
+    def __init__(
+        self, core: RepositoryCore, sources: Sequence[ImportSource], draft: Draft, progress: Progress, *, replaces: bool
+    ) -> None:
+        self._core, self._draft, self._progress = core, draft, progress
+        self._prefixes = [source.below for source in sources if not source.is_object]
+        self._replaced = _outermost(self._prefixes) if replaces else []
+        self._paths = {source.destination for source in sources if source.is_object}
+        for source in sources:
+            source.check()
+        self._rows = _joined([_references(source, self._tell) for source in sources])
+
+    @property
+    def objects(self) -> int:
+        """How many objects the sources have."""
+        return len(column(self._rows, "path"))
+
+    def _tell(self, found: int) -> None:
+        self._progress("listing", found, None)
+
+    def in_the_way(self, staged: Difference) -> list[str]:
+        """Staged changes at the destinations."""
+        paths: list[str] = staged.paths.to_pylist()
+        return [path for path in paths if path in self._paths or path.startswith(tuple(self._prefixes))]
+
+    def compute(self, head: Commit) -> NewHead:
+        """The commit of the import on a head.
+
+        Raises:
+            _NothingNew: the head has all of it.
+        """
+        core, changes = self._core, self._changes(self._core.commits.tree(head.id))
+        applied = apply(core.stores.trees, core.commits.tree(head.id), self._batches(changes))
+        if not applied.changed:
+            raise _NothingNew
+        return NewHead(self._draft.commit(applied.tree, (head,)), applied.tree)
+
+    def _batches(self, changes: Changes) -> Iterator[Changes]:
+        for at in range(0, len(changes), BATCH_ROWS):
+            self._progress("writing", at, len(changes))
+            yield changes.slice(at, min(at + BATCH_ROWS, len(changes)))
+
+    def _changes(self, tree: Tree) -> Changes:
+        """References, with deletions of what they replace."""
+        mine = column(self._rows, "path")
+        gone: list[pa.Array] = []
+        for prefix in self._replaced:
+            for rows in self._core.stores.trees.scan(tree, prefix, prefix_end(prefix)):
+                paths = column(rows, "path")
+                gone.append(paths.filter(pc.invert(pc.is_in(paths, value_set=mine))))
+        deleted = pa.concat_arrays(gone) if gone else mine.slice(0, 0)
+        if not len(deleted):
+            return Changes(self._rows, np.zeros(self._rows.num_rows, np.bool_))
+        blank = [pa.nulls(len(deleted), one.type) for one in SCHEMA if one.name != "path"]
+        both = concat([self._rows, pa.Table.from_arrays([deleted, *blank], schema=SCHEMA)])
+        order = pc.sort_indices(column(both, "path"))
+        is_deletion = np.arange(both.num_rows) >= self._rows.num_rows
+        return Changes(concat([both.take(order)]).combine_chunks(), is_deletion[order.to_numpy()])
+
+
 def import_objects(
     core: RepositoryCore,
     at: BranchAt,
-    source: str,
-    destination: str,
+    sources: Sequence[ImportSource],
     draft: Draft,
     progress: Progress,
+    *,
+    replaces: bool,
 ) -> ImportResult:
-    """Commit references to everything below `source` at paths below `destination`."""
-    if destination and not destination.endswith("/"):
-        destination += "/"
-    check_prefix(destination)
-    changes = _references(source, destination, progress)
-    if not len(changes):
-        raise NotFound(f"There is no object at {source!r}.", next="Check the folder or the URL.")
-    low, end = destination, prefix_end(destination)
-
-    def in_the_way(staged: Difference) -> list[str]:
-        paths: list[str] = staged.paths.to_pylist()
-        return [path for path in paths if path >= low and (end is None or path < end)]
-
-    def compute(head: Commit) -> NewHead:
-        batches = (changes.slice(at, min(at + BATCH_ROWS, len(changes))) for at in range(0, len(changes), BATCH_ROWS))
-        applied = apply(core.stores.trees, core.commits.tree(head.id), batches)
-        if not applied.changed:
-            raise _NothingNew
-        return NewHead(draft.commit(applied.tree, (head,)), applied.tree)
-
+    """Commit references to everything that the sources have, at one instant."""
+    made = Import(core, sources, draft, progress, replaces=replaces)
     try:
-        record = set_head(at, lambda now: refuse_blocked(now, "commit", at.name), "import", compute, in_the_way)
+        record = set_head(
+            at, lambda now: refuse_blocked(now, "commit", at.name), "import", made.compute, made.in_the_way
+        )
     except _NothingNew:
-        return ImportResult(len(changes), None)
+        return ImportResult(made.objects, None)
     core.committed()
-    return ImportResult(len(changes), record)
+    return ImportResult(made.objects, record)
 
 
-def _references(source: str, destination: str, progress: Progress) -> Changes:
+def publish_import(
+    core: RepositoryCore,
+    at: BranchAt,
+    sources: Sequence[ImportSource],
+    draft: Draft,
+    progress: Progress,
+    writer: str,
+    token: str,
+    begun: Callable[[int], None],
+) -> ImportResult:
+    """Import under the fence of a writer's name: once for a token, whatever dies, and not at all once it is doomed.
+
+    It is judged as a transaction is: the swap demands that this run is the last one begun under the name, and notes the
+    token. So a run that another one took over from, or that was aborted, publishes nothing when it comes back.
+
+    Args:
+        begun: called with the number of the transaction, before anything is listed.
+
+    Raises:
+        Fenced: another run of the writer was begun, or it was aborted. Nothing was published.
+    """
+    who = Who(check_writer_name(writer), this_node(), this_process())
+    record = transactions.begin(at, who, token, draft.message)
+    if isinstance(record, Repeat):
+        return ImportResult(0, core.commits.get(record.commit))
+    begun(record.id)
+    try:
+        made = Import(core, sources, draft, progress, replaces=True)
+        publication = Publication(
+            id=record.id,
+            who=who,
+            compute=made.compute,
+            in_the_way=made.in_the_way,
+            digest=token,
+            position=None,
+            token=token,
+        )
+        try:
+            commit: Commit | None = transactions.publish(at, publication)
+        except _NothingNew:
+            transactions.publish(at, replace(publication, is_empty=True))
+            commit = None
+    except Fenced:
+        with suppress(StrandlineError):  # an operator can say so later
+            transactions.acknowledge(at, writer, record.id)
+        raise
+    except Exception as error:
+        # a lost answer may have published it: the token finds out
+        if getattr(error, "happened", "no") == "no":
+            with suppress(StrandlineError):
+                transactions.abort(at, who, record.id)
+                transactions.acknowledge(at, writer, record.id)
+        raise
+    core.committed()
+    return ImportResult(made.objects, commit)
+
+
+def abort_import(at: BranchAt, writer: str, id: int) -> None:
+    """Make sure that an import of another thread or process is never published.
+
+    Raises:
+        TransactionClosed: it was published.
+    """
+    transactions.abort(at, Who(writer, this_node(), this_process()), id)
+
+
+def _outermost(prefixes: Iterable[str]) -> list[str]:
+    """Prefixes without those that lie below others."""
+    kept: list[str] = []
+    for prefix in sorted(prefixes):
+        if not (kept and prefix.startswith(kept[-1])):
+            kept.append(prefix)
+    return kept
+
+
+def _joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Rows of all sources, sorted by path.
+
+    Raises:
+        UsageError: two sources give the same path.
+    """
+    if len(tables) == 1:
+        return tables[0]
+    rows = concat(tables)
+    rows = concat([rows.take(pc.sort_indices(column(rows, "path")))]).combine_chunks()
+    paths = column(rows, "path")
+    if len(paths) > 1 and (twice := paths[1:].filter(pc.equal(paths[1:], paths[:-1]))):
+        raise UsageError(
+            f"Two sources give the same paths: {some_paths(twice.to_pylist())}.",
+            next="Import one of them to another destination.",
+        )
+    return rows
+
+
+def _references(source: ImportSource, tell: Callable[[int], None]) -> pa.Table:
     """Rows for all blobs of a source, sorted by path."""
-    root, prefix = split_source(source)
+    root, prefix = source.split()
     store = open_store(root)
-    refuse_namespaces(store, prefix)
-    found: list[BlobInfo] = []
-    for page in store.list_pages(prefix):
-        found += page
-        progress("listing", len(found), None)
+    found = [_head(store, prefix, source.url)] if source.is_object else []
+    if not source.is_object:
+        for page in store.list_pages(prefix):
+            found += page
+            tell(len(found))
+    if not found:
+        raise NotFound(f"There is no object at {source.url!r}.", next="Check the folder or the URL.")
     for info in found:
         if info.key.endswith(MARKER):
             raise _in_a_namespace(f"{store.url.partition('?')[0]}/{info.key}")
-    paths = [destination + info.key[len(prefix) :] for info in found]
+    below = source.below
+    paths = [below] if source.is_object else [below + info.key[len(prefix) :] for info in found]
     _refuse_bad_paths(paths)
     order = sorted(range(len(paths)), key=paths.__getitem__)
     infos: list[BlobInfo] = [found[i] for i in order]
     base, mark, options = store.url.partition("?")  # endpoint and region belong to the address
     base = base.rstrip("/") + "/"
     addresses = [base + quote(info.key, safe="/=:@+,~()!'$&*;") + mark + options for info in infos]
-    rows = pa.Table.from_arrays(
+    return pa.Table.from_arrays(
         [
             pa.array([paths[i] for i in order], pa.string()),
             pa.array(addresses, pa.string()),
@@ -106,7 +309,14 @@ def _references(source: str, destination: str, progress: Progress) -> Changes:
         ],
         schema=SCHEMA,
     )
-    return Changes(rows, np.zeros(len(infos), np.bool_))
+
+
+def _head(store: BlobStore, key: str, url: str) -> BlobInfo:
+    """What a store knows of one object; raises `NotFound`."""
+    try:
+        return store.head(key)
+    except BlobNotFound:
+        raise NotFound(f"There is no object at {url!r}.", next="Check the URL.") from None
 
 
 def refuse_namespaces(store: BlobStore, prefix: str) -> None:

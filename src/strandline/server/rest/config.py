@@ -32,7 +32,7 @@ def storage_config(call: Call) -> shapes.StorageConfig:
         # where the server would have to take the bytes itself, a link makes three requests of one
         pre_sign_support=kind not in ("local", "mem"),
         pre_sign_support_ui=False,
-        import_support=False,
+        import_support=True,
         import_validity_regex=_ANY,
     )
 

@@ -106,7 +106,7 @@ def _address(call: Call, branch: Branch, path: str, given: str) -> str:
     if key is None:
         if not is_absolute(given):
             raise BadRequest(f"{given[:200]!r} is not an address.", next="Ask for one: GET …/staging/backing.")
-        return _foreign(call, given)  # bytes that this server did not give an address for
+        return check_foreign(call, given)  # bytes that this server did not give an address for
     issued, _, mac = proof.partition(".")
     now_s = call.services.clock.now_us() // 1_000_000
     if not (comma and issued.isascii() and issued.isdigit() and len(issued) <= 12):
@@ -129,7 +129,7 @@ def stage_object(call: Call) -> Response:
     branch = branch_to_write(call)
     info = branch.link(
         call.query.path,
-        _foreign(call, given.physical_address),
+        check_foreign(call, given.physical_address),
         size=given.size_bytes,
         checksum=f"etag:{given.checksum.strip(chr(34))}",
         content_type=given.content_type or None,
@@ -139,8 +139,12 @@ def stage_object(call: Call) -> Response:
     return json(201, stats_of(call, repository, info))
 
 
-def _foreign(call: Call, address: str) -> str:
-    """An address outside of the namespaces of this server."""
+def check_foreign(call: Call, address: str) -> str:
+    """Return an address in an object store from which the caller may import.
+
+    Raises:
+        BadRequest, Forbidden.
+    """
     scheme, _, rest = address.partition("://")
     # a query could send the server's own credentials to any host, and a folder of the server is nobody's object
     if scheme not in FOREIGN_SCHEMES or not rest or set(rest) & set("?#@"):
@@ -162,7 +166,7 @@ def stage_many(call: Call) -> Response:
     entries = []
     for one in given.objects:
         entry = Entry(
-            physical_address=_foreign(call, one.physical_address),
+            physical_address=check_foreign(call, one.physical_address),
             size=one.size_bytes,
             checksum=f"etag:{one.checksum.strip(chr(34))}",
             modified_at=now_us if one.mtime is None else one.mtime * 1_000_000,

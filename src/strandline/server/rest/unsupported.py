@@ -8,7 +8,6 @@ from strandline.server.operation import (
     Need,
     Needs,
     Operation,
-    branch_need,
     everything,
     object_need,
     repository_need,
@@ -17,7 +16,6 @@ from strandline.server.refusals import NotSupported
 
 _HOOKS = "Hooks are not run here."
 _PULLS = "There are no pull requests here: merge the branch."
-_IMPORT = "Imports are run by the library, `branch.import_objects`, or the command line, `strandline import`."
 _DUMP = "Dumps of refs are not made here: `strandline backup` saves them, with or without the objects."
 _PARTS = "Parts are uploaded by S3's multipart upload, on every store."
 _GC = "Garbage is collected by strandline itself: `strandline gc run`."
@@ -32,7 +30,7 @@ _PMPU = _BRANCH + "/staging/pmpu"
 _EXTERNAL = "/auth/users/{user}/external/principals"
 _ADMIN = everything("auth:ReadUser")
 _READ_ACTIONS = repository_need("ci:ReadAction")
-_WRITE, _CREATE = object_need("fs:WriteObject", "*"), branch_need("fs:CreateCommit")
+_WRITE = object_need("fs:WriteObject", "*")
 _PULL, _WRITE_PULL = repository_need("pr:ReadPullRequest"), repository_need("pr:WritePullRequest")
 _UPDATE, _READ = repository_need("fs:UpdateRepository"), repository_need("fs:ReadRepository")
 _PREPARE = repository_need("retention:PrepareGarbageCollectionCommits")
@@ -70,9 +68,6 @@ _ROWS: tuple[tuple[str, str, str, Need, str], ...] = (
         _WRITE,
         "Metadata change with their object: copy it onto itself by S3, with new metadata.",
     ),
-    ("importStart", "POST", _BRANCH + "/import", _CREATE, _IMPORT),
-    ("importStatus", "GET", _BRANCH + "/import", _CREATE, _IMPORT),
-    ("importCancel", "DELETE", _BRANCH + "/import", _CREATE, _IMPORT),
     ("createCommitRecord", "POST", _REPOSITORY + "/commits", _UPDATE, _DUMP),
     ("createSymlinkFile", "POST", _REPOSITORY + "/refs/{branch}/symlink", _READ, _METADATA),
     ("setRepositoryMetadata", "POST", _REPOSITORY + "/metadata", _UPDATE, "Repositories have no metadata here."),
