@@ -282,7 +282,7 @@ class Branch(StagedWrites):
             if destination or not sources:
                 raise UsageError(
                     "Several sources have their destinations with them, and there is at least one.",
-                    next="Give a list of strandline.ImportSource(url, destination).",
+                    next="Give each source with its destination.",
                 )
         draft = make_draft(self._core, message if message is not None else text, metadata, committer, None)
         return import_objects(self._core, self._at, sources, draft, progress, replaces=replace)
