@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from strandline.lake import Lake
-from strandline.server.http1 import STREAMED_FROM, _Http1Exchange
+from strandline.server.http1_exchange import STREAMED_FROM, Http1Exchange
 from strandline.server.incoming import HIGH_BYTES
 from strandline.server.messages import Request
 from tests.harness.serving import Served, serving
@@ -169,7 +169,7 @@ class Connection:
     """What an exchange uses of its connection; the client's bytes come from the test."""
 
     def __init__(self) -> None:
-        self._loop = self._shared = self
+        self.shared = self
         self.collected = [0, 0]
         self._is_reading = True
 
@@ -192,7 +192,7 @@ class Connection:
 @pytest.mark.parametrize("begins_early", [True, False])
 def test_a_body_that_nobody_reads_yet_stops_its_client(begins_early: bool) -> None:
     connection, bodies = Connection(), list[BinaryIO]()
-    one = _Http1Exchange(connection, Request("PUT", b"/", {b"transfer-encoding": b"chunked"}))  # type: ignore[arg-type]
+    one = Http1Exchange(connection, Request("PUT", b"/", {b"transfer-encoding": b"chunked"}))  # type: ignore[arg-type]
 
     def collect() -> None:
         one.collect(STREAMED_FROM, lambda _: None, bodies.append)
@@ -240,7 +240,7 @@ def test_slow_and_broken_clients_do_not_hold_up_others(served: Served, lake: Lak
 
 def test_too_slow_heads_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the watch over connections decides, at the times that it is given."""
-    from strandline.server import http1
+    from strandline.server import connections, http1
 
     class Transport:
         closed = 0
@@ -265,9 +265,9 @@ def test_too_slow_heads_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     import asyncio
 
     async def test() -> None:
-        shared = http1.Connections(app=None)
+        shared = connections.Connections(app=None)
         loop = asyncio.get_running_loop()
-        for raw, limit in ((b"GET / HT", http1.HEAD_WITHIN_S), (b"", http1.IDLE_S)):
+        for raw, limit in ((b"GET / HT", connections.HEAD_WITHIN_S), (b"", connections.IDLE_S)):
             transport = Transport()
             connection = http1.Http1(shared, State())
             connection.connection_made(transport)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from strandline.errors import StrandlineError
 from strandline.operations import warning
 from strandline.server.auth.sigv4 import is_signed
 from strandline.server.auth.verifier import LOOK_EACH_S
-from strandline.server.http1 import Connections
+from strandline.server.connections import Connections
 from strandline.server.messages import Exchange, Response
 from strandline.server.observing import Measures, leave_metrics, log_request
 from strandline.server.pages import plain_pages

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, BinaryIO
 
 from strandline.server.app import App
-from strandline.server.http1 import (
+from strandline.server.connections import (
     HEAD_MAX_BYTES,
     HEADERS_MAX,
     SINGLE,

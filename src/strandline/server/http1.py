@@ -10,118 +10,37 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from email.utils import formatdate
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 import httptools
 
-from strandline.iam.policy import Network, plain_address
-from strandline.server.incoming import Incoming
-from strandline.server.messages import Exchange, FileBody, Request, Response
-from strandline.server.refusals import BadRequest, BrokenBody, Refusal, TooLarge
+from strandline.server.connections import (
+    HEAD_MAX_BYTES,
+    HEADERS_MAX,
+    SINGLE,
+    TARGET_MAX_BYTES,
+    Connections,
+    address_shown,
+    allow_origin,
+    forwarded,
+)
+from strandline.server.http1_exchange import Http1Exchange, close_file
+from strandline.server.messages import FileBody, Request, Response
+from strandline.server.refusals import BadRequest, Refusal, TooLarge
 
-TARGET_MAX_BYTES = 8 << 10
-HEAD_MAX_BYTES = 16 << 10
-HEADERS_MAX = 200
-HEAD_WITHIN_S = 10.0
-IDLE_S = 75.0
-BODY_BYTES_A_S = 1 << 10
-LARGE_BODY_BYTES_A_S = 16 << 10
-"""Of bodies of more than 1 MiB, which hold a thread, or much memory."""
-BODY_WINDOW_S = 10.0
-"""Over such a time a body has to keep its pace: a fast beginning is no credit for a slow end."""
 UNREAD_S = 60.0
 """How long a client may leave an answer unread."""
-CONNECTIONS_MAX = 10_000
-STREAMED_FROM = 1 << 20
-"""Larger bodies get a thread; smaller ones are collected, however slowly they come."""
-COLLECTED_MAX_BYTES = 64 << 20
-"""What all bodies that are being collected may hold together, those that may be larger than 1 MiB excepted: one of
-these must not keep all others out."""
-LARGE_MAX_BYTES = 128 << 20
-"""What these may hold together."""
 LINGER_S = 2.0
 """How long what a client still sends is read after an answer that did not wait for it: a reset would eat the answer."""
 QUEUED_MAX = 64
 """Requests of one connection that wait for the ones before."""
 CHUNK_BYTES = 1 << 20
 
-SINGLE = frozenset((b"host", b"authorization", b"content-length", b"content-type", b"x-amz-date", b"range"))
-"""A second one of these would let two readers of a request understand two things."""
 _REASONS = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _NO_BODY = (204, 304)
-
-
-class Connections:
-    """All connections of a worker: what they share, and the watch over slow ones.
-
-    Attributes:
-        app: answers requests.
-        collected: how many bytes of bodies are being collected; the second number is of those that may be large.
-        most: how many connections there may be.
-        idle_s, head_s: seconds for a connection without a request, and for the head of one.
-        origins: whose pages may read answers.
-        trusted_proxies: networks whose word about the client counts.
-    """
-
-    def __init__(self, app: Any, trusted_proxies: Sequence[Network] = ()) -> None:
-        self.app = app
-        self.open: set[Http1] = set()
-        self.collected = [0, 0]
-        self.most = CONNECTIONS_MAX
-        self.idle_s, self.head_s = IDLE_S, HEAD_WITHIN_S
-        self.origins: frozenset[bytes] = frozenset()
-        self.trusted_proxies = trusted_proxies
-        self._date = b""
-        self._date_at = 0
-
-    def date(self) -> bytes:
-        """The Date header, made once a second."""
-        now = int(time.time())
-        if now != self._date_at:
-            self._date = f"Date: {formatdate(now, usegmt=True)}\r\n".encode()
-            self._date_at = now
-        return self._date
-
-    def trusts(self, peer: str) -> bool:
-        """Whether an address is that of a proxy that is trusted."""
-        if not self.trusted_proxies:
-            return False
-        try:
-            address = plain_address(peer)
-        except ValueError:
-            return False
-        return any(address in network for network in self.trusted_proxies)
-
-    def watch(self, now: float) -> None:
-        """Close the connections that are idle, or too slow; called every second."""
-        for one in list(self.open):
-            one.check(now)
-
-
-def allow_origin(origins: frozenset[bytes], request: Request, response: Response) -> None:
-    """Let pages of some origins read an answer. Cookies are never a part of that."""
-    origin = request.headers.get(b"origin", b"")
-    if origin in origins:
-        shown = (b"Access-Control-Allow-Origin", origin), (b"Vary", b"Origin"), (b"Access-Control-Expose-Headers", b"*")
-        response.headers = [*response.headers, *shown]
-
-
-def address_shown(text: str) -> str:
-    """An address as policies and logs know it; what is none, as it is."""
-    try:
-        return str(plain_address(text))
-    except ValueError:
-        return text
-
-
-def forwarded(headers: Mapping[bytes, bytes], peer: str) -> tuple[str, bool]:
-    """The client that a trusted proxy names, and whether it came by TLS."""
-    named = headers.get(b"x-forwarded-for", b"").rpartition(b",")[2].strip().decode("latin-1")
-    return address_shown(named) if named else peer, headers.get(b"x-forwarded-proto") == b"https"
 
 
 class Http1(asyncio.Protocol):
@@ -133,7 +52,7 @@ class Http1(asyncio.Protocol):
     """
 
     def __init__(self, connections: Connections, server_state: Any) -> None:
-        self._shared = connections
+        self.shared = connections
         self._server_state = server_state
         self._loop = asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -141,9 +60,9 @@ class Http1(asyncio.Protocol):
         self._peer = ""
         self._is_secure = False
         self._begin_head()
-        self._receiving: _Http1Exchange | None = None
-        self._current: _Http1Exchange | None = None
-        self._queued: deque[_Http1Exchange] = deque()
+        self._receiving: Http1Exchange | None = None
+        self._current: Http1Exchange | None = None
+        self._queued: deque[Http1Exchange] = deque()
         self._closing = False
         self._since = self._loop.time()
         self._can_write = asyncio.Event()
@@ -168,20 +87,20 @@ class Http1(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        if len(self._shared.open) >= self._shared.most:
+        if len(self.shared.open) >= self.shared.most:
             self._lost = True
             transport.close()
             return
-        self._shared.open.add(self)
+        self.shared.open.add(self)
         self._server_state.connections.add(self)
         peer = transport.get_extra_info("peername")
         self._peer = address_shown(str(peer[0])) if isinstance(peer, tuple) and peer else ""
-        self._is_behind_proxy = self._shared.trusts(self._peer)
+        self._is_behind_proxy = self.shared.trusts(self._peer)
         self._is_secure = transport.get_extra_info("sslcontext") is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
-        self._shared.open.discard(self)
+        self.shared.open.discard(self)
         self._server_state.connections.discard(self)
         self._can_write.set()
         for one in (self._receiving, self._current, *self._queued):
@@ -269,7 +188,7 @@ class Http1(asyncio.Protocol):
         peer, is_secure = self._peer, self._is_secure
         if self._is_behind_proxy:
             peer, is_secure = forwarded(self._headers, peer)
-        exchange = _Http1Exchange(self, Request(method, target, self._headers, peer, is_secure))
+        exchange = Http1Exchange(self, Request(method, target, self._headers, peer, is_secure))
         exchange.keeps_alive = self._parser.should_keep_alive()
         exchange.expects = self._headers.get(b"expect", b"").lower() == b"100-continue"
         self._is_in_head = False
@@ -297,11 +216,11 @@ class Http1(asyncio.Protocol):
 
     # --- requests and answers ----------------------------------------------------------------------------------------
 
-    def _begin(self, exchange: _Http1Exchange) -> None:
+    def _begin(self, exchange: Http1Exchange) -> None:
         self._current = exchange
         exchange.began = time.perf_counter()  # the loop's own time stands still while a callback runs
         exchange.has_begun = True
-        self._shared.app.begin(exchange)
+        self.shared.app.begin(exchange)
 
     def _refuse(self, error: Refusal) -> None:
         """Answer what cannot be understood, and end the connection: nobody knows where the next request begins."""
@@ -321,13 +240,13 @@ class Http1(asyncio.Protocol):
             self._receiving.broken(error.what)
         self._linger()
 
-    def answered(self, exchange: _Http1Exchange, response: Response) -> None:
+    def answered(self, exchange: Http1Exchange, response: Response) -> None:
         """Write the answer to the current request, and go on with the next one."""
         if self._lost or self._closing:
-            _close(response.body)
+            close_file(response.body)
             return
-        if self._shared.origins:
-            allow_origin(self._shared.origins, exchange.request, response)
+        if self.shared.origins:
+            allow_origin(self.shared.origins, exchange.request, response)
         is_unread = exchange is self._receiving
         if is_unread or not exchange.keeps_alive or (self._is_broken and not self._queued):
             response.closes = True
@@ -337,10 +256,10 @@ class Http1(asyncio.Protocol):
         self._write(response, exchange.request.id, is_head=exchange.request.method == "HEAD")
         self._finished(exchange, response)
 
-    def _finished(self, exchange: _Http1Exchange, response: Response) -> None:
+    def _finished(self, exchange: Http1Exchange, response: Response) -> None:
         self._current = None
         self._since = self._loop.time()
-        self._shared.app.finished(exchange, response.status, time.perf_counter() - exchange.began)
+        self.shared.app.finished(exchange, response.status, time.perf_counter() - exchange.began)
         if response.closes:
             if exchange is self._receiving:
                 self._linger()
@@ -368,7 +287,7 @@ class Http1(asyncio.Protocol):
         self._transport.write(b"".join(parts))
 
     def _head(self, response: Response, length: int, id: str) -> list[bytes]:
-        parts = [_REASONS[response.status], self._shared.date(), b"X-Request-ID: ", id.encode(), b"\r\n"]
+        parts = [_REASONS[response.status], self.shared.date(), b"X-Request-ID: ", id.encode(), b"\r\n"]
         for name, value in response.headers:
             if b"\n" in value or b"\r" in value:
                 continue  # whatever put it there, it is not a header of its own
@@ -378,14 +297,14 @@ class Http1(asyncio.Protocol):
         parts.append(b"Connection: close\r\n\r\n" if response.closes else b"\r\n")
         return parts
 
-    async def _send_file(self, exchange: _Http1Exchange, response: Response) -> None:
+    async def _send_file(self, exchange: Http1Exchange, response: Response) -> None:
         body = cast("FileBody", response.body)
         left = body.size
         try:
             self._transport.write(b"".join(self._head(response, left, exchange.request.id)))
             while left and not self._lost:
                 chunk = await self._loop.run_in_executor(
-                    self._shared.app.readers, body.file.read, min(left, CHUNK_BYTES)
+                    self.shared.app.readers, body.file.read, min(left, CHUNK_BYTES)
                 )
                 if not chunk:
                     break
@@ -404,7 +323,12 @@ class Http1(asyncio.Protocol):
         else:
             self._finished(exchange, response)
 
+    def time(self) -> float:
+        """Seconds by the loop's clock."""
+        return self._loop.time()
+
     def say_continue(self) -> None:
+        """Let the client send the body."""
         self._transport.write(_CONTINUE)
 
     def call(self, function: Callable[[], None]) -> None:
@@ -446,7 +370,7 @@ class Http1(asyncio.Protocol):
         elif self._receiving is not None:
             if self._receiving.is_slow(now):
                 self._refuse_slow()
-        elif self._current is None and waited > (self._shared.head_s if self._is_in_head else self._shared.idle_s):
+        elif self._current is None and waited > (self.shared.head_s if self._is_in_head else self.shared.idle_s):
             self._closing = True
             self._transport.close()
 
@@ -479,155 +403,6 @@ class Http1(asyncio.Protocol):
                 one.keeps_alive = False
 
 
-class _Http1Exchange(Exchange):
-    __slots__ = (
-        "_connection",
-        "_counted",
-        "_held",
-        "_incoming",
-        "_more",
-        "_most",
-        "_received",
-        "_then",
-        "_window",
-        "expects",
-        "has_answer",
-        "has_begun",
-        "has_ended",
-        "keeps_alive",
-    )
-
-    def __init__(self, connection: Http1, request: Request) -> None:
-        super().__init__(request)
-        self._connection = connection
-        self._held: list[bytes] = []
-        self._received = 0
-        self._window = connection._loop.time(), 0
-        self._most = 0
-        self._counted = 0
-        self._then: Callable[[bytes], None] | None = None
-        self._more: Callable[[BinaryIO], None] | None = None
-        self._incoming: Incoming | None = None
-        self.expects = False
-        self.keeps_alive = True
-        self.has_begun = False
-        self.has_ended = False
-        self.has_answer = False
-
-    def collect(self, most: int, then: Callable[[bytes], None], more: Callable[[BinaryIO], None] | None = None) -> None:
-        self._most, self._then, self._more = most, then, more
-        if most > STREAMED_FROM and more is None:
-            held = sum(map(len, self._held))
-            self._connection._shared.collected[0] -= held
-            self._connection._shared.collected[1] += held
-            self._counted = 1
-        length = self.request.content_length
-        if length is not None and length > most and more is None:
-            self._refuse(TooLarge(f"The body has more than {most:,} bytes."))
-            return
-        if self.expects and not self._received and not self.has_ended:
-            self._connection.say_continue()
-        if self.has_ended:
-            self._complete()
-        elif self._received > most and more is not None:
-            self._stream()
-        else:  # a large body gets its thread when much of it has come: an idle client holds none
-            self._connection.resume_reading()
-
-    def feed(self, data: bytes) -> None:
-        self._received += len(data)
-        if self.has_answer:
-            return
-        if self._incoming is not None:
-            self._incoming.feed(data)
-            return
-        self._held.append(data)
-        shared, kind = self._connection._shared, self._counted
-        shared.collected[kind] += len(data)
-        if self._then is None:
-            if self._received > STREAMED_FROM:
-                self._connection.pause_reading()
-        elif self._received > self._most:
-            if self._more is not None:
-                self._stream()
-            else:
-                self._refuse(TooLarge(f"The body has more than {self._most:,} bytes."))
-        elif shared.collected[kind] > (LARGE_MAX_BYTES if kind else COLLECTED_MAX_BYTES):
-            self._refuse(Refusal("Too many bodies are on their way.", status=503, s3_code="SlowDown", retry_after_s=1))
-
-    def _refuse(self, error: Refusal) -> None:
-        self._drop()
-        self._connection._shared.app.refuse(self, error)
-
-    def _drop(self) -> None:
-        size = sum(map(len, self._held))
-        self._held = []
-        if size:
-            self._connection._shared.collected[self._counted] -= size
-
-    def _stream(self) -> None:
-        connection = self._connection
-        self._incoming = Incoming(connection.pause_reading, connection.resume_reading, connection.call)
-        held = self._held
-        self._drop()
-        connection.resume_reading()  # before the body is fed: what is held already may be enough to stop again
-        for part in held:
-            self._incoming.feed(part)
-        assert self._more is not None
-        self._more(cast("BinaryIO", self._incoming))
-
-    def end(self) -> None:
-        self.has_ended = True
-        if self._incoming is not None:
-            self._incoming.end()
-        elif self._then is not None and not self.has_answer:
-            self._complete()
-
-    def _complete(self) -> None:
-        then, held = self._then, self._held
-        self._drop()
-        self._then = None
-        if self._received > self._most and self._more is not None:
-            self._held = []
-            self._incoming = Incoming(lambda: None, lambda: None, lambda _: None)
-            self._incoming.feed(b"".join(held))
-            self._incoming.end()
-            self._more(cast("BinaryIO", self._incoming))
-            return
-        assert then is not None
-        then(held[0] if len(held) == 1 else b"".join(held))
-
-    def broken(self, why: str) -> None:
-        """No more of the body will come."""
-        self._drop()
-        if self._incoming is not None:
-            self._incoming.abort(why)
-        if not self.has_ended:
-            self._then = None
-
-    def is_slow(self, now: float) -> bool:
-        """Whether less has come than an honest client sends."""
-        if (self._then is None and self._incoming is None) or self._connection.is_paused:
-            self._window = now, self._received
-            return False  # it is the server that does not take it yet
-        since, before = self._window
-        if now - since < BODY_WINDOW_S:
-            return False
-        self._window = now, self._received
-        pace = BODY_BYTES_A_S if self._received <= STREAMED_FROM else LARGE_BODY_BYTES_A_S
-        return self._received - before < pace * BODY_WINDOW_S
-
-    def reply(self, response: Response) -> None:
-        if self.has_answer:
-            _close(response.body)
-            return
-        self.has_answer = True
-        self._drop()
-        if self._incoming is not None and not self.has_ended:
-            self._incoming.abort("The request was answered before its body was complete.")
-        self._connection.answered(self, response)
-
-
 def _cause(error: BaseException) -> Refusal:
     """The refusal that a callback of the parser raised."""
     found = error.__context__ or error.__cause__
@@ -644,11 +419,3 @@ def _path_of(target: bytes) -> bytes:
         raise BadRequest("The address of the request is not one.") from None
     path = url.path or b"/"
     return path + b"?" + url.query if url.query else path
-
-
-def _close(body: bytes | FileBody) -> None:
-    if isinstance(body, FileBody):
-        body.file.close()
-
-
-__all__ = ["BrokenBody", "Connections", "Http1"]
