@@ -31,6 +31,7 @@ INCOMING = ".strandline-incoming"
 """Folder of half-written files, below the root: on the same file system, so that a rename is atomic."""
 _OF_A_PUT = re.compile(r"[0-9a-f]{20}")
 COPY_BUFFER_BYTES = 1 << 20
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
 class LocalBlobStore(PartsStore):
@@ -63,18 +64,21 @@ class LocalBlobStore(PartsStore):
         target = self._path(key)
         incoming = target if mode == "fresh" else f"{self._root}{INCOMING}/{new_id()}"
         try:
-            self._make_folder(os.path.dirname(incoming))
             self._make_folder(os.path.dirname(target))
-            file = open(incoming, "xb", buffering=0)  # noqa: SIM115 - of what was there nothing is taken away
+            if incoming != target:
+                self._make_folder(os.path.dirname(incoming))
+            descriptor = os.open(incoming, _NEW_FILE, 0o666)  # of what was there nothing is taken away
             try:
-                with file:
+                try:
                     if isinstance(data, bytes):
-                        _write_all(file.fileno(), data)
+                        _write_all(descriptor, data)
                     else:
                         while chunk := read_from(data, COPY_BUFFER_BYTES):
-                            _write_all(file.fileno(), chunk)
+                            _write_all(descriptor, chunk)
                     if self.synced:
-                        os.fsync(file.fileno())
+                        os.fsync(descriptor)
+                finally:
+                    os.close(descriptor)
                 if mode == "create":
                     os.link(incoming, target)  # refuses a taken name, which a rename would not
                     os.unlink(incoming)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +99,15 @@ def log_request(exchange: Exchange, status: int, seconds: float) -> None:
     logger.log(logging.ERROR if status >= 500 else logging.INFO, "%s", msgspec.json.encode(line).decode())
 
 
-@contextmanager
-def under(operation: str, id: str) -> Iterator[None]:
+def under(operation: str, id: str) -> AbstractContextManager[None]:
     """What is done for a request: its id stands in the lines of the core, and there is a span if anybody takes it."""
-    with named(id):
-        if "opentelemetry" not in sys.modules:
-            yield
-            return
-        from opentelemetry import trace  # noqa: PLC0415 - an optional package
+    return _in_a_span(operation, id) if "opentelemetry" in sys.modules else named(id)
 
-        with trace.get_tracer("strandline").start_as_current_span(f"strandline {operation}") as span:
-            span.set_attribute("strandline.request", id)
-            yield
+
+@contextmanager
+def _in_a_span(operation: str, id: str) -> Iterator[None]:
+    from opentelemetry import trace  # noqa: PLC0415 - an optional package
+
+    with named(id), trace.get_tracer("strandline").start_as_current_span(f"strandline {operation}") as span:
+        span.set_attribute("strandline.request", id)
+        yield

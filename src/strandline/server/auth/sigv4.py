@@ -28,6 +28,8 @@ STREAMING_SIGNED_TRAILER = "STREAMING-AWS4-HMAC-SHA256-PAYLOAD-TRAILER"
 STREAMING_UNSIGNED_TRAILER = "STREAMING-UNSIGNED-PAYLOAD-TRAILER"
 EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
 SIGNING_KEYS_KEPT = 1_024
+REMEMBERED_TEXTS = 256
+"""Of a client the credential and the names of the signed headers are the same all day."""
 
 _CREDENTIAL = re.compile(r"([A-Za-z0-9]{3,20})/(\d{8})/([a-z0-9-]+)/(s3)/aws4_request", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
@@ -90,13 +92,10 @@ def read_signature(request: Request, now_s: float) -> Signed:
     _check_time(signed, now_s)
     if "host" not in signed.headers:
         raise _refused("The host is not among the signed headers.", "AccessDenied", 403)
-    unsigned = [
-        name.decode("latin-1")
-        for name in request.headers
-        if name.startswith(b"x-amz-") and name.decode("latin-1") not in signed.headers
-    ]
-    if unsigned:
-        raise _refused(f"The header {unsigned[0][:80]} is not signed.", "AccessDenied", 403)
+    known = _encoded(signed.headers)
+    for name in request.headers:
+        if name.startswith(b"x-amz-") and name not in known:
+            raise _refused(f"The header {name.decode('latin-1')[:80]} is not signed.", "AccessDenied", 403)
     return signed
 
 
@@ -157,19 +156,32 @@ def _from_query(request: Request) -> Signed:
 
 
 def _credential(text: str, date: str) -> tuple[str, str]:
+    key_id, day, scope = _parts_of_credential(text)
+    if day != date[:8]:
+        raise _refused("The credential has another date than the request.", "AccessDenied", 403)
+    return key_id, scope
+
+
+@lru_cache(REMEMBERED_TEXTS)
+def _parts_of_credential(text: str) -> tuple[str, str, str]:
     found = _CREDENTIAL.fullmatch(text)
     if not found:
         raise _refused("The credential of the signature is malformed.", "AuthorizationHeaderMalformed", 400)
-    if found[2] != date[:8]:
-        raise _refused("The credential has another date than the request.", "AccessDenied", 403)
-    return found[1], text.partition("/")[2]
+    return found[1], found[2], text.partition("/")[2]
 
 
+@lru_cache(REMEMBERED_TEXTS)
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(text.split(";"))
     if list(names) != sorted(set(names)) or any(name != name.lower() or not name for name in names):
         raise _refused("The names of the signed headers are malformed.", "AuthorizationHeaderMalformed", 400)
     return names
+
+
+@lru_cache(REMEMBERED_TEXTS)
+def _encoded(names: tuple[str, ...]) -> dict[bytes, bytes]:
+    """The names as they stand in a request, and as a line of what is signed begins with them."""
+    return {name.encode("latin-1", "replace"): f"{name}:".encode() for name in names}
 
 
 def _hex(text: str) -> str:
@@ -229,11 +241,14 @@ def signing_key(secret: Secret, scope: str) -> bytes:
 
 def _canonical_hash(request: Request, signed: Signed) -> str:
     headers = []
-    for name in signed.headers:
-        value = request.headers.get(name.encode("latin-1", "replace"))
+    for name, beginning in _encoded(signed.headers).items():
+        value = request.headers.get(name)
         if value is None:
-            raise _refused(f"The signed header {name[:80]} was not sent.", "AccessDenied", 403)
-        headers.append(f"{name}:".encode() + _SPACES.sub(b" ", value.strip()) + b"\n")
+            raise _refused(f"The signed header {name.decode('latin-1')[:80]} was not sent.", "AccessDenied", 403)
+        text = value.strip()
+        if b"  " in text or b"\t" in text:
+            text = _SPACES.sub(b" ", text)
+        headers.append(beginning + text + b"\n")
     canonical = b"\n".join(
         (
             request.method.encode(),

@@ -61,6 +61,7 @@ ALGORITHMS: dict[str, Callable[[], Any]] = {
 }
 PREFIX = b"x-amz-checksum-"
 KEPT_HEADERS = ("cache-control", "content-disposition", "content-encoding", "content-language", "expires")
+_KEPT_NAMES = tuple((name, name.encode()) for name in KEPT_HEADERS)
 KEPT_PREFIX = "::http::"
 """What the metadata of an object call a header that its readers get as it was given."""
 
@@ -105,6 +106,11 @@ class Content(io.RawIOBase):
     def checksums(self) -> dict[str, str]:
         """What was computed, by algorithm, in base64."""
         return {name: base64.b64encode(digest.digest()).decode() for name, digest in self._digests.items()}
+
+    def whole(self) -> bytes:
+        """All of it, for bodies that are in memory: then it is checked before anything is stored."""
+        parts = list(iter(self.read, b""))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @property
     def is_begun(self) -> bool:
@@ -343,12 +349,14 @@ def user_metadata(headers: Mapping[bytes, bytes]) -> dict[str, str]:
         for name, value in headers.items()
         if name.startswith(b"x-amz-meta-")
     }
-    for name in KEPT_HEADERS:
-        value = headers.get(name.encode(), b"").decode("utf-8", "replace")
+    for name, sent in _KEPT_NAMES:
+        if sent not in headers:
+            continue
+        value = headers[sent].decode("utf-8", "replace")
         if name == "content-encoding":  # what S3's own framing says is not about the object
             value = ", ".join(one for part in value.split(",") if (one := part.strip()) and one != "aws-chunked")
         if value:
             found[KEPT_PREFIX + name] = value
-    if sum(len(name) + len(value.encode()) for name, value in found.items()) > 2 << 10:
+    if found and sum(len(name) + len(value.encode()) for name, value in found.items()) > 2 << 10:
         raise BadRequest("The user metadata have more than 2 KiB.", s3_code="MetadataTooLarge")
     return found

@@ -28,6 +28,7 @@ class S3Face(Face[S3Operation, S3Call]):
         self._rows: dict[tuple[str, str], list[S3Operation]] = {}
         for one in sorted(operations, key=lambda row: -(len(row.asks) * 2 + bool(row.header))):
             self._rows.setdefault((one.level, one.method), []).append(one)
+        self._plain = {at: [row for row in rows if not row.asks] for at, rows in self._rows.items()}
 
     def _refusal(self, error: StrandlineError, request: Request) -> Response:
         return refusal(error, request)
@@ -75,8 +76,8 @@ class S3Face(Face[S3Operation, S3Call]):
         self, method: str, bucket: str, key: str, query: dict[str, str], headers: dict[bytes, bytes]
     ) -> S3Operation:
         level = "object" if key else "bucket" if bucket else "service"
-        for row in self._rows.get((level, method), ()):
-            if all(name in query for name in row.asks) and (not row.header or row.header in headers):
+        for row in (self._rows if query else self._plain).get((level, method), ()):
+            if (not row.header or row.header in headers) and all(name in query for name in row.asks):
                 if method not in ("GET", "HEAD"):
                     _refuse_unasked(query, row)
                 return row

@@ -15,7 +15,7 @@ from strandline.server.conditions import if_range, of_write, outcome, refuse_wri
 from strandline.server.content import body_of, header_text, is_shown_inline, is_token
 from strandline.server.etags import etag_of, http_date
 from strandline.server.messages import Response
-from strandline.server.operation import Staging, object_arn, object_need
+from strandline.server.operation import SMALL_BYTES, Staging, object_arn, object_need
 from strandline.server.ranges import NotSatisfiable, wanted_range
 from strandline.server.refusals import BadRequest, NotSupported, Refusal
 from strandline.server.s3.bodies import KEPT_HEADERS, KEPT_PREFIX, user_metadata
@@ -25,7 +25,7 @@ from strandline.server.s3.operation import S3Call, S3Operation
 from strandline.server.s3.xml import answer, document, element, malformed, moment, parse, text
 from strandline.tree.rows import Entry
 
-UNKEPT = ("x-amz-server-side-encryption", "x-amz-tagging", "x-amz-object-lock-", "x-amz-grant-")
+UNKEPT = (b"x-amz-server-side-encryption", b"x-amz-tagging", b"x-amz-object-lock-", b"x-amz-grant-")
 HARMLESS_ACLS = (b"private", b"bucket-owner-full-control")
 DELETE_MAX = 1_000
 DELETE_MAX_BYTES = 2 << 20
@@ -141,8 +141,9 @@ def put_object(call: S3Call) -> Response | Staging:
     branch._refuse_early(call.path)
     key = branch._new_key(call.path)
     metadata = user_metadata(request.headers)
+    content = call.body.whole() if call.length is not None and call.length <= SMALL_BYTES else call.body
     entry = upload(
-        branch._core, key, call.path, call.body, content_type_of(call), metadata, with_etag=branch._core.keeps_etags
+        branch._core, key, call.path, content, content_type_of(call), metadata, with_etag=branch._core.keeps_etags
     )
     headers = [(b"ETag", f'"{etag_of(entry)}"'.encode())]
     headers += [(b"x-amz-checksum-" + name.encode(), value.encode()) for name, value in call.body.checksums.items()]
@@ -160,9 +161,9 @@ def content_type_of(call: S3Call) -> str:
 def refuse_unkept(call: S3Call) -> None:
     """Raise if a write asks for something that would not be done: encryption, tags, locks, rights of others."""
     for name, value in call.request.headers.items():
-        text = name.decode("latin-1")
-        if text.startswith(UNKEPT) or (text == "x-amz-acl" and value not in HARMLESS_ACLS):
-            raise NotSupported(f"The header {text[:80]} asks for something that this server does not do.")
+        if name.startswith(UNKEPT) or (name == b"x-amz-acl" and value not in HARMLESS_ACLS):
+            shown = name.decode("latin-1")[:80]
+            raise NotSupported(f"The header {shown} asks for something that this server does not do.")
 
 
 def stage_if_allowed(call: S3Call, branch: Branch, entry: Entry, *, only_new: bool, only_as: str) -> None:
