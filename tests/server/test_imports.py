@@ -352,6 +352,26 @@ def test_an_import_whose_worker_died_ends_once(
     living.close()
 
 
+def test_an_import_that_an_operator_aborts_or_that_meets_a_fault_ends(
+    branch: Branch, sources: list[ImportSource], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Imports(branch._core.stores.kv)
+    with pytest.MonkeyPatch.context() as patch:
+        held = Held(patch, "_references")
+        aborted = begin(worker, branch, sources)
+        assert held.reached.wait(60)
+        branch.transactions.abort(worker.get(branch, aborted).transaction)
+        held.gate.set()
+        assert "aborted from elsewhere" in wait_for(worker, branch, aborted).error
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importing, "_references", lambda *_: 1 / 0)
+        assert wait_for(worker, branch, begin(worker, branch, sources)).error == "The server failed; its log has more."
+    clock.advance_s(imports.TAKEN_OVER_AFTER_US / 1_000_000 + 1)
+    assert worker.get(branch, aborted).state == "failed"
+    worker.close()
+    assert imports_in(branch) == 0
+
+
 def test_a_lost_answer_is_found_by_the_token(
     branch: Branch, sources: list[ImportSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,7 +25,7 @@ from strandline.branch.commits import Draft
 from strandline.branch.rules.writers import UNNAMED
 from strandline.clock import Microseconds
 from strandline.envelope import decode, encode
-from strandline.errors import Contention, Fenced, StrandlineError, TransactionClosed
+from strandline.errors import Contention, StrandlineError, TransactionClosed
 from strandline.ids import new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.operations import warning
@@ -228,7 +228,7 @@ class Imports:
     def _work(self, branch: Branch, record: ImportRecord) -> None:
         try:
             _Run(self, branch, record, lambda: self._is_ending).run()
-        except (PredicateFailed, _Elsewhere, Fenced):
+        except (PredicateFailed, _Elsewhere):
             pass  # invariant 2
         except Exception as error:
             warning("import %s is left to be taken over: %r", record.id, error)
@@ -249,9 +249,16 @@ class _Run:
         try:
             result = self._published()
         except StrandlineError as error:
-            if isinstance(error, Fenced):
-                raise
+            if getattr(error, "happened", "no") != "no":
+                raise  # the next one asks the token
+            # of one that was fenced the record is another one's by now, unless an operator has aborted it
             self._now(replace(self._held, state="failed", error=str(error)))
+            return
+        except (PredicateFailed, _Elsewhere):
+            raise
+        except Exception as error:
+            warning("import %s failed: %r", self._held.id, error)
+            self._now(replace(self._held, state="failed", error="The server failed; its log has more."))
             return
         commit = "" if result.commit is None else result.commit.id
         objects = result.objects or self._held.objects  # a repeated publication has listed nothing
