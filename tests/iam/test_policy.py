@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 
 import pytest
 from hypothesis import given
@@ -201,3 +202,38 @@ def test_a_condition_may_be_on_a_branch() -> None:
     assert Rules("ann", [only]).judge(Need("fs:WriteObject", "x"), Caller("ann", "", "main")) is Verdict.NEUTRAL
     with pytest.raises(UsageError):
         check_statements([Statement("allow", ("fs:*",), "*", {"IpAddress": {"fs:branch": ("main",)}})])
+
+
+SHORT = st.text("ab", max_size=3)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.text("ab*?", max_size=4)), max_size=4), SHORT)
+def test_a_prefix_is_allowed_only_if_all_below_it_is(rows: list[tuple[bool, str]], prefix: str) -> None:
+    """Against every text of up to four more characters: longer ones meet nothing else in so short patterns."""
+    rules = Rules("me", [(allow if allows else deny)("fs:A", ARN + pattern) for allows, pattern in rows])
+    whole = rules.judge(Need("fs:A", ARN + prefix, is_prefix=True), ME)
+    texts = [prefix + "".join(more) for size in range(5) for more in itertools.product("ab", repeat=size)]
+    each = [rules.judge(Need("fs:A", ARN + text), ME) for text in texts]
+    if whole is Verdict.ALLOWED:
+        assert set(each) == {Verdict.ALLOWED}
+    assert (whole is Verdict.DENIED) == (Verdict.DENIED in each)
+
+
+@pytest.mark.parametrize(
+    ("statements", "prefix", "expected"),
+    [
+        ([allow("*", "*")], "nyc/object/in/", Verdict.ALLOWED),
+        ([allow("*", ARN + "nyc/object/in/*")], "nyc/object/in/", Verdict.ALLOWED),
+        ([allow("*", ARN + "nyc/object/in/*")], "nyc/object/", Verdict.NEUTRAL),
+        ([allow("*", ARN + "nyc/object/in/?")], "nyc/object/in/", Verdict.NEUTRAL),
+        ([allow("*", ARN + "nyc/object/${user}/*")], "nyc/object/me/", Verdict.ALLOWED),
+        ([allow("*", "*"), deny("*", ARN + "nyc/object/in/keep/*")], "nyc/object/in/", Verdict.DENIED),
+        ([allow("*", "*"), deny("*", ARN + "nyc/object/in/keep/x")], "nyc/object/", Verdict.DENIED),
+        ([allow("*", "*"), deny("*", ARN + "*/secret")], "nyc/object/in/", Verdict.DENIED),
+        ([allow("*", "*"), deny("*", ARN + "nyc/object/inner")], "nyc/object/in/", Verdict.ALLOWED),
+        ([allow("*", "*"), deny("*", ARN + "nyc/object/${user}/x")], "nyc/object/me/", Verdict.DENIED),
+        ([allow("*", "*"), deny("*", "*")], "nyc/object/", Verdict.DENIED),
+    ],
+)
+def test_what_is_on_everything_below(statements: list[Statement], prefix: str, expected: Verdict) -> None:
+    assert Rules("me", statements).judge(Need("fs:WriteObject", ARN + prefix, is_prefix=True), ME) is expected

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from strandline.kv.store import PredicateFailed
 from strandline.lake import open_lake
 from strandline.repository.branch import Branch
 from strandline.repository.commits import importing
+from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.importing import ImportSource
 from strandline.server import imports
 from strandline.server.imports import ImportRecord, Imports
@@ -138,6 +140,13 @@ def test_what_cannot_be_imported_is_refused(server: Inside) -> None:
             [prefix("http://127.0.0.1/x", "in/")],
             [prefix(f"{SOURCE}/a/?endpoint=http://127.0.0.1:1", "in/")],
             [prefix("s3://user:secret@lake/a", "in/")],
+            [prefix("s3:///secret/", "in/")],
+            [prefix("s3://[lake/a/", "in/")],
+            [prefix("s3://\u2100/a/", "in/")],
+            [prefix("s3://lake//for-imports/a/", "in/")],
+            [prefix("s3://lake/for-\timports/a/", "in/")],
+            [prefix("s3://lake/x/../for-imports/a/", "in/")],
+            [single("s3://lake", "x")],
             [prefix(own, "in/")],
             [prefix(f"{own}/data/", "in/")],
             [single(f"{own}/data/x", "in/x")],
@@ -206,6 +215,48 @@ def test_every_place_of_an_import_is_judged(server: Inside) -> None:
     run(test())
 
 
+@pytest.mark.server
+def test_a_denial_holds_however_a_place_is_written(server: Inside) -> None:
+    """Of a part of a source, of a part of a destination, and of a source in another spelling."""
+
+    async def test() -> None:
+        secret = "arn:lakefs:fs:::namespace/s3://lake/for-imports/b/*"
+        kept = "arn:lakefs:fs:::repository/repo/object/in/keep/*"
+        rows = (
+            Statement("allow", ("fs:*",), "*"),
+            Statement("deny", ("fs:ImportFromStorage",), secret),
+            Statement("deny", ("fs:DeleteObject",), kept),
+        )
+        server.directory.create_policy("some", rows)
+        login = server.user("some", "some")
+        for path, destination, status in (
+            (f"{SOURCE}/b/", "out/", 401),
+            (f"{SOURCE}/b", "out/", 401),
+            (f"{SOURCE}/", "out/", 401),
+            ("s3://lake", "out/", 401),
+            (f"{SOURCE}//b/", "out/", 400),
+            (f"{SOURCE}/a/", "in/", 401),
+            (f"{SOURCE}/a/", "", 401),
+            (f"{SOURCE}/a/", "in/keep/x/", 401),
+            (f"{SOURCE}/a/", "in/other/", 202),
+        ):
+            body = {"paths": [prefix(path, destination)]}
+            assert (await ask(server, "POST", body=body, login=login))[0] == status, (path, destination)
+        one = {"path": "linked", "checksum": "x", "size_bytes": 1}
+        for address, status in (
+            (f"{SOURCE}/a/x", 200),
+            (f"{SOURCE}/b/x", 401),
+            (f"{SOURCE}/%62/x", 401),
+            (f"{SOURCE}/a/%2e%2e/b/x", 400),
+            (f"{SOURCE}//b/x", 400),
+        ):
+            given = json.dumps({"objects": [{**one, "physical_address": address}]}).encode()
+            response = await server.ask("POST", f"{MAIN}/objects/stage", given, login=login)
+            assert response.status == status, (address, body_of(response))
+
+    run(test())
+
+
 # --- what dies, and what is cancelled ---------------------------------------------------------------------------------
 
 
@@ -269,7 +320,7 @@ def sources(branch: Branch, tmp_path: Path) -> list[ImportSource]:
 
 
 def begin(worker: Imports, branch: Branch, sources: list[ImportSource]) -> str:
-    return worker.begin(branch, sources, "me", "an import", {}).id
+    return worker.begin(branch, sources, make_draft(branch._core, "an import", committer="me")).id
 
 
 def wait_for(worker: Imports, branch: Branch, id: str) -> ImportRecord:
@@ -308,7 +359,7 @@ def test_a_cancelled_import_changes_nothing(
     is_there = step == "after publishing"
     assert worker.get(branch, id).state == ("completed" if is_there else "cancelled")
     assert imports_in(branch) == is_there
-    assert not [one for one in branch.transactions if one.state == "open"]
+    assert not open_transactions(branch)
 
 
 def test_a_cancellation_before_it_began_holds(
@@ -372,6 +423,163 @@ def test_an_import_that_an_operator_aborts_or_that_meets_a_fault_ends(
     assert imports_in(branch) == 0
 
 
+def open_transactions(branch: Branch) -> list[Any]:
+    return [one for one in branch.transactions if one.state == "open"]
+
+
+def test_a_cancellation_right_after_the_beginning_leaves_nothing_open(
+    branch: Branch, sources: list[ImportSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, begin_one = Imports(branch._core.stores.kv), transactions.begin
+    cancelled = threading.Event()
+
+    def begun(*given: Any) -> Any:
+        record = begin_one(*given)
+        assert cancelled.wait(60)
+        return record
+
+    monkeypatch.setattr(transactions, "begin", begun)
+    id = begin(worker, branch, sources)
+    worker.cancel(branch, id)
+    cancelled.set()
+    worker.close()
+    assert worker.get(branch, id).state == "cancelled"
+    assert (open_transactions(branch), imports_in(branch)) == ([], 0)
+
+
+def test_a_run_that_meets_its_cancellation_first_is_cancelled(
+    branch: Branch, sources: list[ImportSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch, "before publishing")
+    worker, abort = Imports(branch._core.stores.kv), importing.abort_import
+    id = begin(worker, branch, sources)
+    assert held.reached.wait(60)
+
+    def abort_and_wait(*given: Any) -> None:
+        abort(*given)
+        held.gate.set()
+        assert wait_for(worker, branch, id).state == "failed"
+
+    monkeypatch.setattr(imports, "abort_import", abort_and_wait)
+    worker.cancel(branch, id)
+    worker.close()
+    assert (worker.get(branch, id).state, imports_in(branch)) == ("cancelled", 0)
+
+
+def test_an_import_is_taken_over_once(
+    branch: Branch, sources: list[ImportSource], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often a worker is asked for it, and by however many at once."""
+    held = Held(monkeypatch, "_references")
+    dead, living = Imports(branch._core.stores.kv), Imports(branch._core.stores.kv)
+    id = begin(dead, branch, sources)
+    assert held.reached.wait(60)
+    living.get(branch, id)
+    clock.advance_s(imports.TAKEN_OVER_AFTER_US / 1_000_000 + 1)
+    with ThreadPoolExecutor(8) as askers:
+        list(askers.map(lambda _: living.get(branch, id), range(16)))
+    for _ in range(3):
+        clock.advance_s(imports.TAKEN_OVER_AFTER_US / 1_000_000 + 1)
+        assert living.get(branch, id).state == "running"
+    held.gate.set()
+    assert wait_for(living, branch, id).state == "completed"
+    living.close()
+    dead.close()
+    assert len(list(branch.transactions)) == 2
+    assert imports_in(branch) == 1
+
+
+def test_two_workers_that_are_asked_in_turn_do_not_take_it_from_each_other(
+    branch: Branch, sources: list[ImportSource], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As long as its worker says that it works on it, whatever the clock of the other one says."""
+    real = importing._references
+
+    def slow(source: Any, tell: Any) -> Any:
+        assert known.wait(60)
+        for found in range(20):
+            clock.advance_s(20)
+            tell(found)
+            asked.append(other.get(branch, ids[0]).transaction)
+        return real(source, tell)
+
+    monkeypatch.setattr(importing, "_references", slow)
+    worker, other = Imports(branch._core.stores.kv), Imports(branch._core.stores.kv)
+    asked: list[int] = []
+    known, ids = threading.Event(), list[str]()
+    ids.append(begin(worker, branch, sources))
+    known.set()
+    assert wait_for(worker, branch, ids[0]).state == "completed"
+    worker.close()
+    other.close()
+    assert set(asked) == {one.id for one in branch.transactions}
+
+
+def test_a_heartbeat_that_is_missed_ends_nothing(
+    branch: Branch, sources: list[ImportSource], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, swap = importing._references, Imports.swap
+    worker = Imports(branch._core.stores.kv)
+    answers = ["no", "unknown", "unknown"]
+
+    def failing(self: Imports, at: Branch, before: ImportRecord, after: ImportRecord) -> ImportRecord:
+        if after.objects != 7 or not answers:
+            return swap(self, at, before, after)
+        happened: Any = answers.pop(0)
+        if len(answers) == 1:
+            swap(self, at, before, after)
+        raise StoreUnavailable("No answer came.", happened=happened)
+
+    def telling(source: Any, tell: Any) -> Any:
+        for _ in range(4):
+            clock.advance_s(5)
+            tell(7)
+        return real(source, tell)
+
+    monkeypatch.setattr(importing, "_references", telling)
+    monkeypatch.setattr(Imports, "swap", failing)
+    found = wait_for(worker, branch, begin(worker, branch, sources))
+    worker.close()
+    assert (found.state, answers, imports_in(branch)) == ("completed", [], 1)
+
+
+def test_nothing_new_is_no_commit_of_others(
+    branch: Branch, sources: list[ImportSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the answer was lost, and the token finds the head that others made."""
+    branch.import_objects(sources, message="before", replace=True)
+    publish = transactions.publish
+    lost: list[Any] = []
+
+    def once(at: Any, what: Any) -> Any:
+        done = publish(at, what)
+        if what.is_empty and not lost:
+            lost.append(done)
+            raise StoreUnavailable("No answer came.", happened="unknown")
+        return done
+
+    monkeypatch.setattr(transactions, "publish", once)
+    worker = Imports(branch._core.stores.kv)
+    found = wait_for(worker, branch, begin(worker, branch, sources))
+    worker.close()
+    assert (found.state, found.commit, len(lost)) == ("completed", "", 1)
+
+
+def test_an_import_that_nobody_ended_is_not_forgotten(
+    branch: Branch, sources: list[ImportSource], clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = Held(monkeypatch, "_references")
+    worker = Imports(branch._core.stores.kv)
+    id = begin(worker, branch, sources)
+    assert held.reached.wait(60)
+    clock.advance_s(3 * 86_400)
+    assert worker.sweep(clock.now_us()) == 0
+    worker.cancel(branch, id)
+    held.gate.set()
+    worker.close()
+    assert open_transactions(branch) == []
+
+
 def test_a_lost_answer_is_found_by_the_token(
     branch: Branch, sources: list[ImportSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,7 +608,7 @@ def test_a_worker_that_ends_leaves_its_imports(
         ending = Imports(branch._core.stores.kv)
         id = begin(ending, branch, sources)
         assert held.reached.wait(60)
-        ending._is_ending = True
+        ending.is_ending = True
         held.gate.set()
         ending.close()
     assert (ending.get(branch, id).state, imports_in(branch)) == ("running", 0)
@@ -408,6 +616,8 @@ def test_a_worker_that_ends_leaves_its_imports(
         begin(ending, branch, sources)
     clock.advance_s(imports.TAKEN_OVER_AFTER_US / 1_000_000 + 1)
     after = Imports(branch._core.stores.kv)
+    assert after.get(branch, id).state == "running"  # it has to see for itself that nobody works on it
+    clock.advance_s(imports.TAKEN_OVER_AFTER_US / 1_000_000 + 1)
     assert wait_for(after, branch, id).state == "completed"
     after.close()
     clock.advance_s(2 * 86_400)

@@ -44,10 +44,12 @@ class Need:
 
     Attributes:
         resource: an ARN; in an operation's row with fields in braces, which its arguments fill.
+        is_prefix: the action is on everything whose ARN begins with the resource, all of it.
     """
 
     action: str
     resource: str
+    is_prefix: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,44 @@ class Caller:
 
 
 @dataclass(frozen=True, slots=True)
+class _Resource:
+    """A pattern of a resource.
+
+    Attributes:
+        fixed: its characters before the first star; None is a question mark.
+    """
+
+    pattern: re.Pattern[str]
+    fixed: tuple[str | None, ...]
+    has_star: bool
+    ends_with_star: bool
+
+    def covers(self, prefix: str) -> bool:
+        """Whether all texts that begin with a prefix surely match: what its last star took can be any longer."""
+        return self.ends_with_star and self.pattern.fullmatch(prefix) is not None
+
+    def touches(self, prefix: str) -> bool:
+        """Whether some text that begins with a prefix matches: the first star takes what is left of the prefix."""
+        is_alike = all(mine in (None, char) for mine, char in zip(self.fixed, prefix, strict=False))
+        return is_alike and (self.has_star or len(self.fixed) >= len(prefix))
+
+
+@dataclass(frozen=True, slots=True)
 class _Compiled:
     allows: bool
     actions: re.Pattern[str]
     resources: re.Pattern[str]
+    each: tuple[_Resource, ...]
     condition: Condition
     is_everywhere: bool
+
+    def is_on(self, need: Need) -> bool:
+        """Whether the statement is on a resource. On a prefix a denial is if any of it is, an allowance if all is."""
+        if not need.is_prefix:
+            return self.resources.fullmatch(need.resource) is not None
+        if self.allows:
+            return any(one.covers(need.resource) for one in self.each)
+        return any(one.touches(need.resource) for one in self.each)
 
 
 class Rules:
@@ -107,7 +141,7 @@ class Rules:
     def judge(self, needs: Needs, caller: Caller) -> Verdict:
         """What the statements say of needs whose resources have no fields left."""
         if isinstance(needs, Need):
-            return self._one(needs.action, needs.resource, caller)
+            return self._one(needs, caller)
         found = [self.judge(need, caller) for need in needs.needs]
         if Verdict.DENIED in found:
             return Verdict.DENIED
@@ -127,10 +161,10 @@ class Rules:
             verdict = Verdict.ALLOWED
         return verdict
 
-    def _one(self, action: str, resource: str, caller: Caller) -> Verdict:
+    def _one(self, need: Need, caller: Caller) -> Verdict:
         verdict = Verdict.NEUTRAL
         for one in self._compiled:
-            if not one.actions.fullmatch(action) or not one.resources.fullmatch(resource):
+            if not one.actions.fullmatch(need.action) or not one.is_on(need):
                 continue
             if one.condition and not _holds(one.condition, caller, unsure=not one.allows):
                 continue
@@ -141,11 +175,13 @@ class Rules:
 
 
 def _compile(statement: Statement, user: str) -> _Compiled:
-    resources = [_resource_regex(text, user) for text in resources_of(statement.resource)]
+    given = resources_of(statement.resource)
+    resources = [_resource_regex(text, user) for text in given]
     return _Compiled(
         statement.effect == "allow",
         re.compile("|".join(map(_glob, statement.action)), re.DOTALL),
         re.compile("|".join(resources), re.DOTALL),
+        tuple(_resource(text, user) for text in given),
         statement.condition,
         ".*" in resources and not statement.condition,
     )
@@ -188,9 +224,24 @@ def _glob(pattern: str, user: str = "") -> str:
 def _resource_regex(pattern: str, user: str) -> str:
     if pattern == ALL_RESOURCES:
         return ".*"
-    # of an ARN only the last part has wildcards
-    head, last = ":".join(pattern.split(":")[: ARN_PARTS - 1]), ":".join(pattern.split(":")[ARN_PARTS - 1 :])
-    return re.escape(head) + ":" + _glob(last, user)
+    head, last = _parts_of(pattern)
+    return re.escape(head) + _glob(last, user)
+
+
+def _parts_of(pattern: str) -> tuple[str, str]:
+    """An ARN up to its last colon, and its last part: only that has wildcards."""
+    parts = pattern.split(":")
+    return ":".join(parts[: ARN_PARTS - 1]) + ":", ":".join(parts[ARN_PARTS - 1 :])
+
+
+def _resource(pattern: str, user: str) -> _Resource:
+    head, last = ("", pattern) if pattern == ALL_RESOURCES else _parts_of(pattern)
+    before, star, _ = last.partition("*")
+    fixed: list[str | None] = list(head)
+    for number, part in enumerate(before.split("${user}")):
+        fixed += [*(user if number else ""), *(None if char == "?" else char for char in part)]
+    whole = re.compile(_resource_regex(pattern, user), re.DOTALL)
+    return _Resource(whole, tuple(fixed), bool(star), last.endswith("*"))
 
 
 def _holds(condition: Condition, caller: Caller, *, unsure: bool) -> bool:

@@ -90,9 +90,10 @@ class AnyCall(ABC):
         if self.is_in_loop:
             raise HandOver
 
-    def permit(self, action: str, resource: str) -> None:
-        """Raise `Forbidden` unless the caller may do this as well."""
-        self.services.verifier.permit(self.principal, Need(action, resource), self.request.peer, self.named_branch)
+    def permit(self, action: str, resource: str, *, is_prefix: bool = False) -> None:
+        """Raise `Forbidden` unless the caller may do this as well; on a prefix, to everything below it."""
+        need = Need(action, resource, is_prefix)
+        self.services.verifier.permit(self.principal, need, self.request.peer, self.named_branch)
 
     def may(self, action: str, resource: str) -> bool:
         """Whether the caller may do this as well."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import numpy as np
@@ -29,7 +30,7 @@ from strandline.ids import PATH_MAX_BYTES, check_path, check_prefix, prefix_end
 from strandline.progress import Progress
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
-from strandline.tree.rows import SCHEMA, Changes, column, concat
+from strandline.tree.rows import SCHEMA, Changes, column, concat, search
 from strandline.tree.store import Tree
 
 BATCH_ROWS = 50_000
@@ -55,20 +56,17 @@ class ImportSource:
         is_folder = not self.destination or self.destination.endswith("/")
         return self.destination if self.is_object or is_folder else self.destination + "/"
 
-    def check(self) -> None:
-        """Raise if it cannot be imported, as far as that can be known without listing it.
-
-        Raises:
-            InvalidPath, NotFound: the destination cannot be, or there is no such folder.
-            InvalidSettings: nobody knows the URL's scheme, or its options are wrong.
-            UsageError: it lies in the storage namespace of a repository.
-        """
+    def check_destination(self) -> None:
+        """Raise `InvalidName` if the destination is not a path, or a prefix of paths."""
         if self.is_object:
             check_path(self.destination)
         else:
             check_prefix(self.below)
-        root, prefix = self.split()
-        refuse_namespaces(open_store(root), prefix)
+
+    @property
+    def shown(self) -> str:
+        """The URL without options, which are nobody's business who reads an error."""
+        return self.url.partition("?")[0] if "://" in self.url else self.url
 
     def split(self) -> tuple[str, str]:
         """The root to open, and the prefix, or the key of the object, in it."""
@@ -91,6 +89,28 @@ class ImportResult:
     commit: Commit | None
 
 
+class Fence(Protocol):
+    """What makes an import happen once, and is told how far it is."""
+
+    @property
+    def writer(self) -> str:
+        """A name that no other import has."""
+
+    @property
+    def token(self) -> str:
+        """The same for each run of the import."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the run that used the token had called `empty`: then no commit is this import's."""
+
+    def begun(self, transaction: int) -> None:
+        """Called before anything is listed; if it raises, nothing happens."""
+
+    def empty(self) -> None:
+        """Called before the token is noted for an import that found nothing new."""
+
+
 class _NothingNew(Exception):
     pass
 
@@ -106,25 +126,32 @@ class Import:
         self, core: RepositoryCore, sources: Sequence[ImportSource], draft: Draft, progress: Progress, *, replaces: bool
     ) -> None:
         self._core, self._draft, self._progress = core, draft, progress
-        self._prefixes = [source.below for source in sources if not source.is_object]
-        self._replaced = _outermost(self._prefixes) if replaces else []
+        self._prefixes = tuple(_outermost(source.below for source in sources if not source.is_object))
+        self._replaces = replaces
         self._paths = {source.destination for source in sources if source.is_object}
+        self._found = 0
         for source in sources:
-            source.check()
-        self._rows = _joined([_references(source, self._tell) for source in sources])
+            source.check_destination()
+        self._rows = _joined([self._references(source) for source in sources])
 
     @property
     def objects(self) -> int:
         """How many objects the sources have."""
         return len(column(self._rows, "path"))
 
-    def _tell(self, found: int) -> None:
-        self._progress("listing", found, None)
+    def _references(self, source: ImportSource) -> pa.Table:
+        before = self._found
+
+        def tell(found: int) -> None:
+            self._found = before + found
+            self._progress("listing", self._found, None)
+
+        return _references(source, tell)
 
     def in_the_way(self, staged: Difference) -> list[str]:
         """Staged changes at the destinations."""
         paths: list[str] = staged.paths.to_pylist()
-        return [path for path in paths if path in self._paths or path.startswith(tuple(self._prefixes))]
+        return [path for path in paths if path in self._paths or path.startswith(self._prefixes)]
 
     def compute(self, head: Commit) -> NewHead:
         """The commit of the import on a head.
@@ -147,10 +174,11 @@ class Import:
         """References, with deletions of what they replace."""
         mine = column(self._rows, "path")
         gone: list[pa.Array] = []
-        for prefix in self._replaced:
+        for prefix in self._prefixes if self._replaces else ():
             for rows in self._core.stores.trees.scan(tree, prefix, prefix_end(prefix)):
+                self._progress("writing", 0, None)
                 paths = column(rows, "path")
-                gone.append(paths.filter(pc.invert(pc.is_in(paths, value_set=mine))))
+                gone.append(paths.filter(pa.array(~search(mine, paths)[1])))
         deleted = pa.concat_arrays(gone) if gone else mine.slice(0, 0)
         if not len(deleted):
             return Changes(self._rows, np.zeros(self._rows.num_rows, np.bool_))
@@ -188,52 +216,48 @@ def publish_import(
     sources: Sequence[ImportSource],
     draft: Draft,
     progress: Progress,
-    writer: str,
-    token: str,
-    begun: Callable[[int], None],
+    fence: Fence,
 ) -> ImportResult:
     """Import under the fence of a writer's name: once for a token, whatever dies, and not at all once it is doomed.
 
     It is judged as a transaction is: the swap demands that this run is the last one begun under the name, and notes the
     token. So a run that another one took over from, or that was aborted, publishes nothing when it comes back.
 
-    Args:
-        begun: called with the number of the transaction, before anything is listed.
-
     Raises:
         Fenced: another run of the writer was begun, or it was aborted. Nothing was published.
     """
-    who = Who(check_writer_name(writer), this_node(), this_process())
-    record = transactions.begin(at, who, token, draft.message)
+    who = Who(check_writer_name(fence.writer), this_node(), this_process())
+    record = transactions.begin(at, who, fence.token, draft.message)
     if isinstance(record, Repeat):
-        return ImportResult(0, core.commits.get(record.commit))
-    begun(record.id)
+        return ImportResult(0, None if fence.is_empty else core.commits.get(record.commit))
     try:
+        fence.begun(record.id)
         made = Import(core, sources, draft, progress, replaces=True)
         publication = Publication(
             id=record.id,
             who=who,
             compute=made.compute,
             in_the_way=made.in_the_way,
-            digest=token,
+            digest=fence.token,
             position=None,
-            token=token,
+            token=fence.token,
         )
         try:
             commit: Commit | None = transactions.publish(at, publication)
         except _NothingNew:
+            fence.empty()
             transactions.publish(at, replace(publication, is_empty=True))
             commit = None
     except Fenced:
         with suppress(StrandlineError):  # an operator can say so later
-            transactions.acknowledge(at, writer, record.id)
+            transactions.acknowledge(at, fence.writer, record.id)
         raise
     except Exception as error:
         # a lost answer may have published it: the token finds out
         if getattr(error, "happened", "no") == "no":
             with suppress(StrandlineError):
                 transactions.abort(at, who, record.id)
-                transactions.acknowledge(at, writer, record.id)
+                transactions.acknowledge(at, fence.writer, record.id)
         raise
     core.committed()
     return ImportResult(made.objects, commit)
@@ -277,16 +301,27 @@ def _joined(tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _references(source: ImportSource, tell: Callable[[int], None]) -> pa.Table:
-    """Rows for all blobs of a source, sorted by path."""
+    """Rows for all blobs of a source, sorted by path.
+
+    Raises:
+        InvalidSettings: nobody knows the URL's scheme, or its options are wrong.
+        UsageError: it lies in the storage namespace of a repository.
+        NotFound: it has no object.
+    """
     root, prefix = source.split()
     store = open_store(root)
-    found = [_head(store, prefix, source.url)] if source.is_object else []
-    if not source.is_object:
+    refuse_namespaces(store, prefix)
+    found: list[BlobInfo] = []
+    if source.is_object:
+        with suppress(BlobNotFound):
+            found.append(store.head(prefix))
+            tell(1)
+    else:
         for page in store.list_pages(prefix):
             found += page
             tell(len(found))
     if not found:
-        raise NotFound(f"There is no object at {source.url!r}.", next="Check the folder or the URL.")
+        raise NotFound(f"{source.shown!r} has no object.", next="Check the folder or the URL.")
     for info in found:
         if info.key.endswith(MARKER):
             raise _in_a_namespace(f"{store.url.partition('?')[0]}/{info.key}")
@@ -309,14 +344,6 @@ def _references(source: ImportSource, tell: Callable[[int], None]) -> pa.Table:
         ],
         schema=SCHEMA,
     )
-
-
-def _head(store: BlobStore, key: str, url: str) -> BlobInfo:
-    """What a store knows of one object; raises `NotFound`."""
-    try:
-        return store.head(key)
-    except BlobNotFound:
-        raise NotFound(f"There is no object at {url!r}.", next="Check the URL.") from None
 
 
 def refuse_namespaces(store: BlobStore, prefix: str) -> None:

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from strandline.branch.rules.writers import refuse_publisher
-from strandline.ids import CommitId, check_prefix
+from strandline.ids import CommitId
 from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.importing import ImportSource
 from strandline.server.imports import WRITER
@@ -18,9 +18,9 @@ from strandline.server.namespaces import in_reach
 from strandline.server.operation import Call, Operation, branch_need, branch_to_write, object_arn
 from strandline.server.refusals import BadRequest
 from strandline.server.rest import shapes
-from strandline.server.rest.commits import shape_of
+from strandline.server.rest.commits import moment, shape_of
 from strandline.server.rest.replies import json, nothing
-from strandline.server.rest.staging import check_foreign
+from strandline.server.rest.staging import NAMESPACE_ARN, foreign_place
 
 SOURCES_MAX = 1_000
 DEFAULT_MESSAGE = "Import objects"
@@ -76,25 +76,29 @@ def start_import(call: Call) -> Response:
     sources = [_source(call, repository, one) for one in given.paths]
     branch = branch_to_write(call)
     message = given.commit.message or DEFAULT_MESSAGE
-    make_draft(branch._core, message, given.commit.metadata, call.principal.user)
+    date = moment(given.commit.date)
+    draft = make_draft(branch._core, message, given.commit.metadata, call.principal.user, date)
     refuse_publisher(branch._at.read().branch, WRITER, branch.name)
-    for source in sources:
-        source.check()
-    record = call.services.imports.begin(branch, sources, call.principal.user, message, given.commit.metadata)
+    record = call.services.imports.begin(branch, sources, draft)
     return json(202, ImportCreationResponse(record.id))
 
 
 def _source(call: Call, repository: str, given: ImportLocation) -> ImportSource:
-    check_foreign(call, given.path)
-    source = ImportSource(in_reach(call.services.lake, given.path), given.destination, given.type == "object")
-    if source.is_object:
-        if given.path.endswith("/"):
-            raise BadRequest(f"{given.path[:200]!r} is a prefix, not an object.", next="Say common_prefix.")
-        call.permit("fs:WriteObject", object_arn(repository, source.below))
-    else:
-        check_prefix(source.below)
-        for action in ("fs:WriteObject", "fs:DeleteObject"):  # what else lies there goes
-            call.permit(action, object_arn(repository, source.below + "*"))
+    place = foreign_place(given.path)
+    is_object = given.type == "object"
+    source = ImportSource(in_reach(call.services.lake, place), given.destination, is_object)
+    source.check_destination()
+    if is_object and (place.endswith("/") or place.count("/") < 3):
+        raise BadRequest(f"{place[:200]!r} is a prefix, not an object.", next="Say common_prefix.")
+    folder = place if is_object or place.endswith("/") else place + "/"
+    if f"{folder}/".startswith(call.services.namespace_shown(repository) + "/"):
+        raise BadRequest(
+            f"{place[:200]!r} belongs to the repository itself.", next="Within a repository copy the objects."
+        )
+    call.permit("fs:ImportFromStorage", NAMESPACE_ARN + folder, is_prefix=not is_object)
+    # what else lies at the destination of a prefix goes
+    for action in ("fs:WriteObject",) if is_object else ("fs:WriteObject", "fs:DeleteObject"):
+        call.permit(action, object_arn(repository, source.below), is_prefix=not is_object)
     return source
 
 
@@ -102,12 +106,12 @@ def get_import(call: Call) -> Response:
     branch = branch_to_write(call)
     record = call.services.imports.get(branch, call.query.id)
     commit = None if not record.commit else shape_of(branch._core.commits.get(CommitId(record.commit)))
-    moment = datetime.fromtimestamp(record.updated_at / 1_000_000, UTC)
+    updated = datetime.fromtimestamp(record.updated_at / 1_000_000, UTC)
     return json(
         200,
         ImportStatus(
             completed=record.state == "completed",
-            update_time=moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            update_time=updated.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             ingested_objects=record.objects,
             metarange_id=None if commit is None else commit.meta_range_id,
             commit=commit,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import unquote
+
 import msgspec
 
 from strandline.blob import BlobNotFound, is_absolute
@@ -21,7 +24,9 @@ from strandline.tree.rows import Entry, user_metadata_json
 
 BULK_MAX_BYTES = 64 << 20
 PUT_MAX_BYTES = 5 << 30
+NAMESPACE_ARN = "arn:lakefs:fs:::namespace/"
 FOREIGN_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 
 
 class At(msgspec.Struct, frozen=True):
@@ -106,7 +111,7 @@ def _address(call: Call, branch: Branch, path: str, given: str) -> str:
     if key is None:
         if not is_absolute(given):
             raise BadRequest(f"{given[:200]!r} is not an address.", next="Ask for one: GET …/staging/backing.")
-        return check_foreign(call, given)  # bytes that this server did not give an address for
+        return _foreign(call, given)  # bytes that this server did not give an address for
     issued, _, mac = proof.partition(".")
     now_s = call.services.clock.now_us() // 1_000_000
     if not (comma and issued.isascii() and issued.isdigit() and len(issued) <= 12):
@@ -129,7 +134,7 @@ def stage_object(call: Call) -> Response:
     branch = branch_to_write(call)
     info = branch.link(
         call.query.path,
-        check_foreign(call, given.physical_address),
+        _foreign(call, given.physical_address),
         size=given.size_bytes,
         checksum=f"etag:{given.checksum.strip(chr(34))}",
         content_type=given.content_type or None,
@@ -139,20 +144,32 @@ def stage_object(call: Call) -> Response:
     return json(201, stats_of(call, repository, info))
 
 
-def check_foreign(call: Call, address: str) -> str:
-    """Return an address in an object store from which the caller may import.
+def _foreign(call: Call, address: str) -> str:
+    """An address outside of the namespaces of this server, of an object that the caller may import."""
+    foreign_place(address)
+    # it is judged by what is read, and percent signs are taken apart before that
+    call.permit("fs:ImportFromStorage", NAMESPACE_ARN + foreign_place(unquote(address)))
+    return address
+
+
+def foreign_place(address: str) -> str:
+    """An address in an object store, of which there is but one spelling.
 
     Raises:
-        BadRequest, Forbidden.
+        BadRequest: it is none, or could be read as another one.
     """
     scheme, _, rest = address.partition("://")
+    bucket, *folders = rest.split("/")
     # a query could send the server's own credentials to any host, and a folder of the server is nobody's object
-    if scheme not in FOREIGN_SCHEMES or not rest or set(rest) & set("?#@"):
+    is_fine = scheme in FOREIGN_SCHEMES and _BUCKET.fullmatch(bucket) and not set(rest) & set("?#@")
+    is_plain = not (
+        any(char < " " or char == "\x7f" for char in rest) or {".", ".."} & set(folders) or "" in folders[:-1]
+    )
+    if not (is_fine and is_plain):
         raise BadRequest(
             f"{address[:200]!r} is not the address of an object in an object store.",
             next=f"Give scheme://bucket/key, with one of {', '.join(FOREIGN_SCHEMES)}.",
         )
-    call.permit("fs:ImportFromStorage", f"arn:lakefs:fs:::namespace/{address}")
     return address
 
 
@@ -166,7 +183,7 @@ def stage_many(call: Call) -> Response:
     entries = []
     for one in given.objects:
         entry = Entry(
-            physical_address=check_foreign(call, one.physical_address),
+            physical_address=_foreign(call, one.physical_address),
             size=one.size_bytes,
             checksum=f"etag:{one.checksum.strip(chr(34))}",
             modified_at=now_us if one.mtime is None else one.mtime * 1_000_000,
