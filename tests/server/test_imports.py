@@ -260,11 +260,23 @@ def test_a_denial_holds_however_a_place_is_written(server: Inside) -> None:
 # --- what dies, and what is cancelled ---------------------------------------------------------------------------------
 
 
+held_now: list[Held] = []
+
+
+@pytest.fixture(autouse=True)
+def let_go() -> Iterator[None]:
+    """A test that fails leaves no import behind that waits."""
+    yield
+    while held_now:
+        held_now.pop().gate.set()
+
+
 class Held:
     """Holds imports at a step until they are let go."""
 
     def __init__(self, patch: pytest.MonkeyPatch, step: str) -> None:
         self.reached, self.gate = threading.Event(), threading.Event()
+        held_now.append(self)
         real: Callable[..., Any] = getattr(importing, step) if step == "_references" else None  # type: ignore[assignment]
         publish = transactions.publish
 
@@ -324,7 +336,7 @@ def begin(worker: Imports, branch: Branch, sources: list[ImportSource]) -> str:
 
 
 def wait_for(worker: Imports, branch: Branch, id: str) -> ImportRecord:
-    for _ in range(3_000):
+    for _ in range(1_500):
         found = worker.get(branch, id)
         if found.state != "running":
             return found

@@ -13,7 +13,7 @@ import pytest
 
 import strandline
 from strandline.errors import BranchProtected, RangeLocked, StoreUnavailable
-from strandline.kv.sqlite import BUSY_TIMEOUT_S
+from strandline.kv.sqlite_failures import BUSY_TIMEOUT_S
 from strandline.kv.store import WouldWait
 from strandline.lake import Lake
 from strandline.repository.branch import Branch

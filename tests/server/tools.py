@@ -11,6 +11,7 @@ import json
 import os
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def is_refused(status: int) -> bool:
     return True
 
 
-class Tool:
+class Tool(ABC):
     """What every row begins with.
 
     Args:
@@ -38,8 +39,9 @@ class Tool:
         self.repository = repository
         self.open()
 
+    @abstractmethod
     def open(self) -> None:
-        raise NotImplementedError
+        """Connect the tool to the server."""
 
 
 class LakefsSdk(Tool):

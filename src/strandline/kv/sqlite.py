@@ -21,15 +21,14 @@ from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from strandline.background import BackgroundThreads
-from strandline.errors import NOTHING_CHANGED, Corrupted, InvalidSettings, StorageError, StoreUnavailable
+from strandline.errors import InvalidSettings, StorageError, StoreUnavailable
 from strandline.kv.fork_gate import FileId, Session, gate
 from strandline.kv.network_fs import network_file_system
+from strandline.kv.sqlite_failures import BUSY_TIMEOUT_S, about_to_fork, failed, lost
 from strandline.kv.sqlite_reading import connect_reading, is_not_writable
 from strandline.kv.sqlite_write import Write
 from strandline.kv.store import ABSENT, PAGE_KEYS, Guard, Guarded, Page, Predicate, PredicateFailed, Store, WouldWait
 
-BUSY_TIMEOUT_S = 30.0
-"""How long a write waits for another process's transaction."""
 GROUP_MAX_WRITES = 512
 CHECKPOINT_PAGES = 1_000
 """When so many may have been written to the log, a thread copies them into the file: 4 MiB. A file system holds writes
@@ -44,7 +43,6 @@ written to all the time does not begin anew."""
 CACHE_KIB = 32_768
 READ_ATTEMPTS = 10
 """How often a read is repeated that another process's write came in between of."""
-DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 _REPLACE = "ON CONFLICT(k) DO UPDATE SET v = excluded.v"
 _UPSERT = f"INSERT INTO kv(k, v) VALUES (?, ?) {_REPLACE}"
@@ -140,7 +138,7 @@ class SqliteStore(Store):
 
     def _prepare(self, session: Session, reads: bool) -> None:
         if gate.is_shut and not gate.wait(session):
-            raise _about_to_fork(self.path)
+            raise about_to_fork(self.path)
         if self._closed or (reads and session.connection is None):
             session.connection = self._connect(session)
 
@@ -169,7 +167,7 @@ class SqliteStore(Store):
                 self._file = _id_of(self.path)
             gate.connections[connection] = _id_of(self.path)
         except (sqlite3.Error, OSError) as error:
-            raise self._failed(error, "no") from error
+            raise failed(self.path, error, "no") from error
         return connection
 
     def _open_connection(self, is_first: bool, reader: Session | None) -> sqlite3.Connection:
@@ -262,32 +260,6 @@ class SqliteStore(Store):
             if write.wake.locked():  # else it has been woken already, to lead
                 write.wake.release()
 
-    def _failed(self, error: sqlite3.Error | OSError, happened: str) -> StorageError:
-        if getattr(error, "sqlite_errorcode", None) in DAMAGED:
-            return Corrupted(
-                f"{self.path} is damaged, or is not a database of SQLite: {error}.",
-                safe=NOTHING_CHANGED if happened == "no" else "It is unknown whether the write took effect.",
-                next="Restore a backup into a new lake (`strandline restore`); keep this file and what lies beside it.",
-            )
-        advice = "Look at the disk, then repeat the call."
-        if "full" in str(error) or (is_not_writable(error) and self._is_disk_full()):
-            advice = "Free some space on the disk, then repeat the call."
-        elif "locked" in str(error):
-            advice = f"Another process held the write lock for {BUSY_TIMEOUT_S:.0f} s; repeat the call."
-        elif isinstance(error, PermissionError) or "readonly" in str(error) or "unable to open" in str(error):
-            advice = "Give this user the right to write the folder and its files."
-        return StoreUnavailable(
-            f"SQLite could not use {self.path}: {error}.",
-            happened="no" if happened == "no" else "unknown",
-            next=advice,
-        )
-
-    def _is_disk_full(self) -> bool:
-        try:
-            return os.statvfs(self.path.parent).f_bavail == 0
-        except OSError:
-            return False
-
     # --- writing ------------------------------------------------------------------------------------------------------
 
     @property
@@ -329,7 +301,7 @@ class SqliteStore(Store):
             arguments: of the statement, or a list of them for all of which it is done.
         """
         if gate.is_shut and gate.is_forking:
-            raise _about_to_fork(self.path)  # a leader may wait for this thread, which would then wait for the leader
+            raise about_to_fork(self.path)  # a leader may wait for this thread, which would then wait for the leader
         mine = Write(statement, arguments, is_swap, guard)
         if getattr(self._local, "waits_not", False):
             self._run_at_once(mine)
@@ -399,7 +371,7 @@ class SqliteStore(Store):
         try:
             session.connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
-            raise self._failed(error, "no") from error
+            raise failed(self.path, error, "no") from error
         finally:
             self._leave(session)
 
@@ -431,7 +403,7 @@ class SqliteStore(Store):
             happened = "unknown"
             try:
                 if session.is_lost:
-                    raise _lost(self.path)
+                    raise lost(self.path)
                 connection.execute("COMMIT")
             except sqlite3.Error:
                 if connection.in_transaction:
@@ -442,7 +414,7 @@ class SqliteStore(Store):
             if "locked" in str(error) or "full" in str(error) or "readonly" in str(error):
                 happened = "no"
             for write in group:
-                write.error = self._failed(error, happened)
+                write.error = failed(self.path, error, happened)
                 write.was_locked = "locked" in str(error)
         except StorageError as error:
             for write in group:
@@ -469,7 +441,7 @@ class SqliteStore(Store):
         statement, arguments = write.statement, write.arguments
         if isinstance(arguments, list):
             if session.is_lost:
-                raise _lost(self.path)
+                raise lost(self.path)
             # the transaction has begun with its lock, so what holds now holds when it ends
             if write.guard and connection.execute(_HOLDS, write.guard).fetchone() is None:
                 write.error = PredicateFailed()
@@ -478,7 +450,7 @@ class SqliteStore(Store):
             return
         # a signal handler of this very thread may have forked; between this look and the statement none can run
         if session.is_lost:
-            raise _lost(self.path)
+            raise lost(self.path)
         changed = connection.execute(statement, arguments).rowcount
         if write.is_swap and changed != 1:
             write.error = PredicateFailed()
@@ -528,7 +500,7 @@ class SqliteStore(Store):
             else:
                 row = next(iter(self._settled(session, _GET, (partition + b"\0" + key,))), None)
         except sqlite3.Error as error:
-            raise self._failed(error, "no") from error
+            raise failed(self.path, error, "no") from error
         finally:
             session.depth -= 1  # `_leave`, without a call, at whose beginning a signal handler may raise
             if self._closed:
@@ -544,7 +516,7 @@ class SqliteStore(Store):
             else:
                 rows = self._settled(session, _SCAN, (partition + b"\0" + start, last, limit))
         except sqlite3.Error as error:
-            raise self._failed(error, "no") from error
+            raise failed(self.path, error, "no") from error
         finally:
             session.depth -= 1
             if self._closed:
@@ -599,22 +571,6 @@ def _close(session: Session) -> None:
 def _close_connection(connection: sqlite3.Connection) -> None:
     connection.close()
     gate.connections.pop(connection, None)
-
-
-def _about_to_fork(path: Path) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"{path} cannot be used by what runs right before a fork.",
-        happened="no",
-        next="Use the lake before or after the fork.",
-    )
-
-
-def _lost(path: Path) -> StoreUnavailable:
-    return StoreUnavailable(
-        f"A fork came while {path} was being written; this is the child, and the parent goes on with the write.",
-        happened="unknown",
-        next="Open the lake before the fork and use it after, or start processes with spawn.",
-    )
 
 
 def open_url(url: str) -> SqliteStore:

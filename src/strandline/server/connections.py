@@ -86,7 +86,7 @@ def allow_origin(origins: frozenset[bytes], request: Request, response: Response
 
 
 def address_shown(text: str) -> str:
-    """An address as policies and logs know it; what is none, as it is."""
+    """An address as policies and logs know it; a text that is not an address comes back unchanged."""
     try:
         return str(plain_address(text))
     except ValueError:

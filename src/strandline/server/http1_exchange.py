@@ -14,7 +14,7 @@ BODY_BYTES_A_S = 1 << 10
 LARGE_BODY_BYTES_A_S = 16 << 10
 """Of bodies of more than 1 MiB, which hold a thread, or much memory."""
 BODY_WINDOW_S = 10.0
-"""Over such a time a body has to keep its pace: a fast beginning is no credit for a slow end."""
+"""The pace of a body is measured over this time, again and again: a fast beginning does not pay for a slow end."""
 STREAMED_FROM = 1 << 20
 """Larger bodies get a thread; smaller ones are collected, however slowly they come."""
 COLLECTED_MAX_BYTES = 64 << 20

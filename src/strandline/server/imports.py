@@ -140,7 +140,7 @@ class Imports:
         """An import as it is; one whose worker died is taken over.
 
         Raises:
-            Refusal: there is none; status 404.
+            Refusal: the branch has no import with this id; status 404.
         """
         record = self.read(branch, id)
         if record.state == "running" and self._is_left(branch, record):
@@ -170,7 +170,7 @@ class Imports:
         """Make sure that an import changes nothing.
 
         Raises:
-            Refusal: there is none, status 404; or it has ended, 409.
+            Refusal: the branch has no import with this id, status 404; or the import has ended, 409.
         """
         aborted = 0
         for _ in range(ATTEMPTS):
