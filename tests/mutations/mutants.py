@@ -69,6 +69,8 @@ def verdict(patch: Path) -> str:
             **os.environ,
             "PYTHONPATH": f"{place}/src",
             "GIT_CEILING_DIRECTORIES": str(Path(place).parent),
+            # in the one place that they would share, they clear away each other's folders, and one failed of it
+            "PYTEST_DEBUG_TEMPROOT": place,
         }
         applied = subprocess.run(
             ["git", "apply", str(patch)], cwd=place, env=environment, capture_output=True, text=True

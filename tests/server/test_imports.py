@@ -518,13 +518,22 @@ def test_two_workers_that_are_asked_in_turn_do_not_take_it_from_each_other(
     monkeypatch.setattr(importing, "_references", slow)
     worker, other = Imports(branch._core.stores.kv), Imports(branch._core.stores.kv)
     asked: list[int] = []
+    taken: list[str] = []
+
+    def take(at: Branch, id: str, write: Any) -> ImportRecord:
+        taken.append(id)
+        return worker.read(at, id)
+
+    monkeypatch.setattr(other, "_submit", take)
     known, ids = threading.Event(), list[str]()
     ids.append(begin(worker, branch, sources))
     known.set()
     assert wait_for(worker, branch, ids[0]).state == "completed"
     worker.close()
     other.close()
+    assert len(asked) == 20
     assert set(asked) == {one.id for one in branch.transactions}
+    assert taken == []
 
 
 def test_a_heartbeat_that_is_missed_ends_nothing(
