@@ -6,7 +6,6 @@ Each is judged again when it is used: by the key, by its time, and by what its u
 from __future__ import annotations
 
 import base64
-import hashlib
 import hmac
 from typing import TypeVar
 
@@ -109,7 +108,7 @@ class Links:
 
 
 def _mac(key: bytes, kind: type[msgspec.Struct], body: bytes) -> bytes:
-    return hmac.new(key, kind.__name__.encode() + b"\0" + body, hashlib.sha256).digest()[:_MAC_BYTES]
+    return hmac.digest(key, kind.__name__.encode() + b"\0" + body, "sha256")[:_MAC_BYTES]
 
 
 def _text(data: bytes) -> str:

@@ -224,7 +224,7 @@ def check_signature(request: Request, signed: Signed, secret: Secret) -> bytes:
     """
     key = signing_key(secret, signed.scope)
     to_sign = "\n".join((ALGORITHM, signed.date, signed.scope, _canonical_hash(request, signed)))
-    expected = hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest()
+    expected = hmac.digest(key, to_sign.encode(), "sha256").hex()
     if not hmac.compare_digest(expected, signed.signature):
         raise _refused("The signature does not match the request.", "SignatureDoesNotMatch", 403)
     return key
@@ -235,7 +235,7 @@ def signing_key(secret: Secret, scope: str) -> bytes:
     """The key that signs all requests of one day, region and service."""
     key = b"AWS4" + secret.reveal().encode()
     for part in scope.split("/"):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        key = hmac.digest(key, part.encode(), "sha256")
     return key
 
 
@@ -303,7 +303,7 @@ class ChunkSignatures:
         self._compare((f"{ALGORITHM}-TRAILER", self._date, self._scope, self._before, trailer_sha256), signature)
 
     def _compare(self, parts: tuple[str, ...], signature: str) -> None:
-        expected = hmac.new(self._key, "\n".join(parts).encode(), hashlib.sha256).hexdigest()
+        expected = hmac.digest(self._key, "\n".join(parts).encode(), "sha256").hex()
         if not hmac.compare_digest(expected.encode(), signature.encode()):
             raise _refused("The signature of a part of the body does not match.", "SignatureDoesNotMatch", 403)
         self._before = expected

@@ -40,9 +40,17 @@ _WRONG = "The access key or its secret is wrong."
 _NOBODY = Secret("the secret of an access key that does not exist")
 
 
-def steady_s() -> float:
-    """Seconds that go on while the machine sleeps, where the system has such a clock."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+if hasattr(time, "CLOCK_BOOTTIME"):
+
+    def steady_s() -> float:
+        """Seconds that go on while the machine sleeps."""
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+else:
+
+    def steady_s() -> float:
+        """Seconds; here they may stand still while the machine sleeps."""
+        return time.monotonic()
 
 
 class Principal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 import msgspec
@@ -83,7 +84,7 @@ class RestFace(Face[Operation, Call]):
         if principal is not None:
             exchange.user = principal.user
             if not operation.needs_body:
-                self._permit(operation, {**_texts(query), **parameters}, principal, request)
+                self._permit(operation, lambda: {**_texts(query), **parameters}, principal, request)
         if operation.unsupported:
             raise NotSupported(operation.unsupported)
         call = Call(services, request, principal, parameters, query)  # type: ignore[arg-type]
@@ -127,20 +128,23 @@ class RestFace(Face[Operation, Call]):
                 except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
                     raise BadRequest(f"The body is not what {operation.id} takes: {error}.") from None
             if operation.needs_body:
-                self._permit(operation, _given(operation, call), call.principal, call.request)
+                self._permit(operation, lambda: _given(operation, call), call.principal, call.request)
             self._run(exchange, operation, call, is_small=True)
 
         self._guarded(exchange, step)
 
     def _judge(self, operation: Operation, call: Call) -> None:
         call.principal = self._services.verifier.verify(call.request)
-        self._permit(operation, _given(operation, call), call.principal, call.request)
+        self._permit(operation, lambda: _given(operation, call), call.principal, call.request)
 
-    def _permit(self, operation: Operation, given: dict[str, str], principal: Principal, request: Request) -> None:
+    def _permit(
+        self, operation: Operation, fields: Callable[[], dict[str, str]], principal: Principal, request: Request
+    ) -> None:
         needs = operation.needs
         assert needs is not None
         if operation.judges_each or (isinstance(needs, Need) and principal.may_everywhere(needs.action)):
             return
+        given = fields()
         filled = fill(needs, {**given, "user_name": principal.user})
         self._services.verifier.permit(principal, filled, request.peer, branch_named(given))
 
