@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 import urllib.request
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -374,6 +375,42 @@ def test_what_is_not_done_is_not_accepted(served: Served, main: Branch) -> None:
                 call()
     assert [one.path for one in main.list("unkept/")] == ["unkept/source"]
     s3.put_object(Bucket="faults", Key="main/unkept/x", Body=b"x", ACL="private")
+
+
+def test_the_checksum_of_a_whole_upload_is_compared(served: Served, main: Branch) -> None:
+    """Before the object is staged; a wrong one leaves the upload as it was."""
+    from botocore.exceptions import ClientError
+
+    from tests.server.tools import boto_client
+
+    s3 = boto_client(served)
+    data = [b"a" * (5 << 20), b"the end"]
+    crcs = [zlib.crc32(one) for one in data]
+    right = {"FULL_OBJECT": text_of(zlib.crc32(data[1], crcs[0])), "COMPOSITE": f"{text_of(crc_of_crcs(crcs))}-2"}
+    for kind, checksum in right.items():
+        at = {"Bucket": "faults", "Key": f"main/whole/{kind}"}
+        id = s3.create_multipart_upload(**at, ChecksumAlgorithm="CRC32", ChecksumType=kind)["UploadId"]
+        parts = [
+            {"PartNumber": n, "ETag": s3.upload_part(**at, UploadId=id, PartNumber=n, Body=one)["ETag"]}
+            for n, one in enumerate(data, 1)
+        ]
+        given = {**at, "UploadId": id, "MultipartUpload": {"Parts": parts}, "ChecksumType": kind}
+        number = "-2" if kind == "COMPOSITE" else ""
+        for wrong in (text_of(7) + number, "AAAA" + number, text_of(7) + ("" if number else "-2")):
+            with pytest.raises(ClientError, match="BadDigest|InvalidRequest"):
+                s3.complete_multipart_upload(**given, ChecksumCRC32=wrong)
+            assert main.find(f"whole/{kind}") is None
+        s3.complete_multipart_upload(**given, ChecksumCRC32=checksum)
+        assert main.read(f"whole/{kind}") == b"".join(data)
+        assert s3.complete_multipart_upload(**given, ChecksumCRC32=checksum)["ETag"]
+
+
+def text_of(crc: int) -> str:
+    return base64.b64encode(crc.to_bytes(4, "big")).decode()
+
+
+def crc_of_crcs(crcs: list[int]) -> int:
+    return zlib.crc32(b"".join(one.to_bytes(4, "big") for one in crcs))
 
 
 def test_a_caller_that_is_known_is_not_locked_out_by_others_behind_its_address() -> None:

@@ -173,6 +173,19 @@ def test_malformed_signatures(header: str) -> None:
     assert caught.value.status in (400, 403)
 
 
+def test_an_access_key_of_any_length_is_well_formed() -> None:
+    """So that one which does not exist gets the answer of one that does not exist."""
+    scope = "20200101/us-east-1/s3/aws4_request"
+    for key_id in ("A", "B" * 128):
+        text = (
+            f"AWS4-HMAC-SHA256 Credential={key_id}/{scope}, SignedHeaders=host;x-amz-content-sha256;x-amz-date, Signature="
+            + "0" * 64
+        )
+        headers = {b"authorization": text.encode(), b"host": b"x", b"x-amz-date": b"20200101T000000Z"}
+        headers[b"x-amz-content-sha256"] = b"UNSIGNED-PAYLOAD"
+        assert read_signature(Request("GET", b"/a", headers), 1577836800.0).key_id == key_id
+
+
 @given(st.binary(max_size=200))
 def test_any_header_is_refused_or_read(raw: bytes) -> None:
     headers = {b"authorization": b"AWS4-HMAC-SHA256 " + raw, b"host": b"x"}

@@ -24,6 +24,7 @@ import hashlib
 import io
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import BinaryIO
 
 from msgspec.structs import replace
@@ -55,6 +56,23 @@ TAKEN_OVER_AFTER_US = 120 * 1_000_000
 HEARTBEAT_US = 10 * 1_000_000
 """How often a completion that copies says that it is alive."""
 _AT_WORK = ("completing", "staging")
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a client says of the object that it completes.
+
+    Attributes:
+        size: in bytes.
+        check: gets the object as a file, the sizes of its parts, and what to call now and then; raises if it is not
+            the object that was meant.
+    """
+
+    size: int | None = None
+    check: Callable[[BinaryIO, Sequence[int], Callable[[], None]], None] | None = None
+
+
+_NOTHING_SAID = Said()
 
 
 class Uploads:
@@ -197,26 +215,27 @@ class Uploads:
         *,
         only_new: bool = False,
         only_as: str = "",
-        size: int | None = None,
+        said: Said = _NOTHING_SAID,
         still: Callable[[], None] = lambda: None,
     ) -> Upload:
         """Make an object of parts, in their order, and stage it. Repeated, it gives the same answer for a day.
 
         Args:
             wanted: numbers and ETags.
-            size: of the object, as the client says it.
+            said: what the object must be like.
             still: called right before the object is staged; raises if it may not be.
 
         Raises:
             BadRequest: a part is not there, has another ETag, is too small, or they are not in order.
             PreconditionFailed: the path holds what `only_new` or `only_as` does not allow.
         """
-        upload, chosen = self._claimed(branch, path, id, wanted, size)
+        upload, chosen = self._claimed(branch, path, id, wanted, said.size)
         if upload.state == "done":
             return upload
+        held = [upload]
         try:
             if chosen:
-                upload = self._joined(branch, upload, chosen)
+                upload = self._joined(branch, held, chosen, said)
             entry = self._entry(branch, upload)
             announce_links(branch._core.stores, [upload.object_place])
             still()
@@ -226,6 +245,7 @@ class Uploads:
             is_uncertain = upload.is_uncertain or (
                 upload.state == "staging" and getattr(error, "happened", "no") != "no"
             )
+            upload = held[0]
             after = replace(upload, state="open", object_place="", etag="", moved_at=0)
             if is_uncertain:
                 after = replace(upload, is_uncertain=True, moved_at=0)
@@ -269,9 +289,13 @@ class Uploads:
             except PredicateFailed:
                 continue
 
-    def _joined(self, branch: Branch, upload: Upload, chosen: list[Part]) -> Upload:
-        """Join the parts, and put the place of the object on record: invariant 2."""
-        held = [upload]
+    def _joined(self, branch: Branch, held: list[Upload], chosen: list[Part], said: Said) -> Upload:
+        """Join the parts, and put the place of the object on record: invariant 2.
+
+        Args:
+            held: the upload; what it was replaced by is put there.
+        """
+        upload = held[0]
 
         def alive() -> None:
             now_us = branch._core.stores.clock.now_us()
@@ -281,12 +305,17 @@ class Uploads:
         try:
             place = self._join(branch, upload, chosen, alive)
             digest = hashlib.md5(b"".join(bytes.fromhex(part.md5) for part in chosen), usedforsecurity=False)
-            if branch._core.resolver.namespace.head(place).size != sum(part.size for part in chosen):
+            blobs, sizes = branch._core.resolver.namespace, [part.size for part in chosen]
+            if blobs.head(place).size != sum(sizes):
                 raise Refusal("The parts do not give the object that they should.", status=500)
+            if said.check is not None:
+                with blobs.open_read(place) as file:
+                    said.check(file, sizes, alive)
             now_us = branch._core.stores.clock.now_us()
             etag = f"{digest.hexdigest()}-{len(chosen)}"
             after = replace(held[0], state="staging", object_place=place, etag=etag, moved_at=now_us)
-            return self._swap(branch, held[0], after)
+            held[0] = self._swap(branch, held[0], after)
+            return held[0]
         except PredicateFailed:
             raise Contention("The upload was taken over by another request.", next="Repeat the request.") from None
 

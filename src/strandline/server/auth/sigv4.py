@@ -31,7 +31,7 @@ SIGNING_KEYS_KEPT = 1_024
 REMEMBERED_TEXTS = 256
 """Of a client the credential and the names of the signed headers are the same all day."""
 
-_CREDENTIAL = re.compile(r"([A-Za-z0-9]{3,20})/(\d{8})/([a-z0-9-]+)/(s3)/aws4_request", re.ASCII)
+_CREDENTIAL = re.compile(r"([A-Za-z0-9]{1,128})/(\d{8})/([a-z0-9-]+)/(s3)/aws4_request", re.ASCII)
 _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _DATE = re.compile(r"\d{8}T\d{6}Z", re.ASCII)
 _NUMBER = re.compile(r"\d{1,7}", re.ASCII)

@@ -77,16 +77,24 @@ class Content(io.RawIOBase):
     Args:
         key: that signs the chunks, if they are signed.
         most: how many bytes the object may have.
+        of_another: the checksum in the headers is that of something else.
     """
 
     def __init__(
-        self, source: BinaryIO, request: Request, signed: Signed, key: bytes, most: int = OBJECT_MAX_BYTES
+        self,
+        source: BinaryIO,
+        request: Request,
+        signed: Signed,
+        key: bytes,
+        most: int = OBJECT_MAX_BYTES,
+        *,
+        of_another: bool = False,
     ) -> None:
         self._most = most
-        self._expected = _expected(request)
+        self._expected = {} if of_another else _of_body(request)
         self._digests = {name: ALGORITHMS[name]() for name in self._expected}
         self._md5 = hashlib.md5(usedforsecurity=False) if b"content-md5" in request.headers else None
-        self._md5_wanted = _decoded(request.header(b"content-md5"), 16) if self._md5 is not None else b""
+        self._md5_wanted = decoded(request.header(b"content-md5"), 16) if self._md5 is not None else b""
         self._sha256: Any = None
         self._sha256_wanted = ""
         self._length = _length_of(request, is_chunked=is_chunked(signed))
@@ -154,7 +162,7 @@ class Content(io.RawIOBase):
             raise BadRequest("The body has another MD5.", s3_code="BadDigest")
         for name, wanted in self._expected.items():
             found = self._digests[name].digest()
-            if not hmac.compare_digest(found, _decoded(wanted, len(found), "InvalidRequest")):
+            if not hmac.compare_digest(found, decoded(wanted, len(found), "InvalidRequest")):
                 raise BadRequest(f"The body has another {name} checksum.", s3_code="BadDigest")
 
 
@@ -163,7 +171,8 @@ def is_chunked(signed: Signed) -> bool:
     return signed.is_streaming
 
 
-def _expected(request: Request) -> dict[str, str]:
+def expected(request: Request) -> dict[str, str]:
+    """The checksum that a request's headers name, by algorithm, as they give it; raises `BadRequest`."""
     found = {
         name[len(PREFIX) :].decode("latin-1"): value.decode("latin-1")
         for name, value in request.headers.items()
@@ -174,13 +183,19 @@ def _expected(request: Request) -> dict[str, str]:
         raise BadRequest(f"The checksum {unknown[0][:80]} is not known.")
     if len(found) > 1:
         raise BadRequest("The request has more than one checksum.")
-    for name, value in found.items():
-        _decoded(value, len(ALGORITHMS[name]().digest()), "InvalidRequest")
     named = request.header(b"x-amz-sdk-checksum-algorithm").lower()
     if named and named not in ALGORITHMS:
         raise BadRequest(f"The checksum {named[:80]} is not known.")
     if named and found and named not in found:
         raise BadRequest("The checksum is of another algorithm than the request names.")
+    return found
+
+
+def _of_body(request: Request) -> dict[str, str]:
+    """The checksum of the body itself."""
+    found = expected(request)
+    for name, value in found.items():
+        decoded(value, len(ALGORITHMS[name]().digest()), "InvalidRequest")
     return found
 
 
@@ -207,7 +222,8 @@ def object_length(request: Request, signed: Signed) -> int | None:
     return _length_of(request, is_chunked=is_chunked(signed))
 
 
-def _decoded(text: str, size: int, code: str = "InvalidDigest") -> bytes:
+def decoded(text: str, size: int, code: str = "InvalidDigest") -> bytes:
+    """The bytes of a checksum; raises `BadRequest` with this code unless it has so many."""
     try:
         found = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):

@@ -125,7 +125,9 @@ class S3Face(Face[S3Operation, S3Call]):
 
     def _document(self, exchange: Exchange, operation: S3Operation, call: S3Call, data: bytes) -> None:
         def step() -> None:
-            content = self._content_of(call, io.BytesIO(data))
+            request, most = call.request, self._services.options.object_max_bytes
+            other = operation.is_checksum_anothers
+            content = Content(io.BytesIO(data), request, call.signed, call.signing_key, most, of_another=other)
             call.body = b"".join(iter(content.read, b""))
             self._run(exchange, operation, call, is_small=True)
 

@@ -14,8 +14,9 @@ from strandline.server.s3.bodies import user_metadata
 from strandline.server.s3.names import ref_and_path
 from strandline.server.s3.objects import content_type_of, refuse_unkept, source_of
 from strandline.server.s3.operation import S3Call, S3Operation
+from strandline.server.s3.whole_checksums import whole_checksum
 from strandline.server.s3.xml import answer, document, element, encoder, malformed, moment, parse, text
-from strandline.server.uploads import PARTS_MAX, Uploads, no_such_upload
+from strandline.server.uploads import PARTS_MAX, Said, Uploads, no_such_upload
 
 LIST_MAX = 1_000
 COMPLETE_MAX_BYTES = 4 << 20
@@ -123,6 +124,7 @@ def complete(call: S3Call) -> Response:
     size = call.request.header(b"x-amz-mp-object-size")
     if size and not _NUMBER.fullmatch(size):
         raise BadRequest("x-amz-mp-object-size is a number.", s3_code="InvalidArgument")
+    checksum = whole_checksum(call.request)
     done = _uploads(call).complete(
         branch,
         call.path,
@@ -130,7 +132,7 @@ def complete(call: S3Call) -> Response:
         wanted,
         only_new=only_new,
         only_as=only_as,
-        size=int(size) if size else None,
+        said=Said(int(size) if size else None, checksum.check if checksum else None),
         still=call.still,
     )
     key = call.key_of(call.ref, call.path)
@@ -283,6 +285,7 @@ OPERATIONS = (
         ("uploadId",),
         body="document",
         body_max=COMPLETE_MAX_BYTES,
+        is_checksum_anothers=True,
         cost="long",
     ),
     S3Operation("AbortMultipartUpload", "DELETE", "object", _WRITE, abort, ("uploadId",)),

@@ -66,6 +66,7 @@ class S3Operation:
         needs: what the caller has to be allowed.
         body_max: of a document, in bytes.
         early: raises what can be known before a large body comes.
+        is_checksum_anothers: the checksum in its headers is not that of its document.
         judges_each: the handler judges the keys of its document one by one, and answers for each.
     """
 
@@ -80,6 +81,7 @@ class S3Operation:
     body_max: int = DOCUMENT_MAX_BYTES
     early: Callable[[S3Call], None] | None = None
     judges_each: bool = False
+    is_checksum_anothers: bool = False
     cost: Cost = "blocking"
 
 
