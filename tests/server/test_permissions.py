@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from strandline.iam.policy import Need, Needs
-from strandline.iam.records import Statement
+from strandline.iam.records import Condition, Effect, Statement
 from strandline.kv.memory import MemoryStore
 from strandline.server.messages import Response
 from strandline.server.operation import Operation
@@ -81,6 +81,20 @@ def allowing(needs: Needs) -> tuple[Statement, ...]:
 
 def denying(needs: Needs) -> tuple[Statement, ...]:
     return tuple(Statement("deny", (need.action,), "*") for need in needs_of(needs))
+
+
+def named_branch(operation: Operation) -> str:
+    """The branch, or the ref, that a request of `target_of` names; "" if it names none."""
+    made = {"createBranch": "made", "createTag": "main"}
+    names = ("branch", "destination", "ref", "right", "commit")
+    on_path = next((VALUES[name] for name in names if f"{{{name}}}" in operation.path), "")
+    return made.get(operation.id, on_path)
+
+
+def on_branch(effect: Effect, needs: Needs, branch: str) -> tuple[Statement, ...]:
+    """Statements about what is needed, on one branch."""
+    condition: Condition = {"StringLike": {"fs:branch": (branch,)}}
+    return tuple(Statement(effect, (need.action,), "*", condition) for need in needs_of(needs))
 
 
 @pytest.fixture
@@ -170,6 +184,14 @@ def test_who_may_call_an_operation(operation: Operation, server: Inside) -> None
         if operation.id not in ("createRepository", "stageObjects"):  # these need more, as their bodies say
             assert not is_refused(allowed), (operation.id, allowed.status, allowed.body)
 
+        # denied on the branch that the request names, and allowed on another one only
+        if branch := named_branch(operation):
+            server.directory.create_policy("not-there", on_branch("deny", needs, branch))
+            server.directory.create_policy("only-elsewhere", on_branch("allow", needs, "elsewhere"))
+            barred = server.user("barred", "FSFullAccess", "AuthFullAccess", "RepoManagementFullAccess", "not-there")
+            await refused_without_a_trace(server, operation, target, barred)
+            await refused_without_a_trace(server, operation, target, server.user("stray", "only-elsewhere"))
+
         # a key that was made void, a user that was deleted
         server.directory.delete_credential("caller", may[0])
         server.services.verifier.look()
@@ -235,6 +257,52 @@ def test_bodies_are_judged_too(server: Inside) -> None:
     run(test())
 
 
+def test_a_copy_reads_where_its_source_lies(server: Inside) -> None:
+    """A caller that may use one branch only gets nothing of another one by a copy."""
+
+    async def test() -> None:
+        actions = ("fs:ReadObject", "fs:WriteObject", "fs:ListObjects")
+        only = (Statement("allow", actions, "*", {"StringLike": {"fs:branch": ("dev",)}}),)
+        server.directory.create_policy("only-dev", only)
+        login = server.user("caller", "only-dev")
+        before = writes(server)
+        copied = json.dumps({"src_path": "x", "src_ref": "main"}).encode()
+        place = f"{BASE}/repositories/repo/branches/dev/objects/copy?dest_path=stolen"
+        assert is_refused(await server.ask("POST", place, copied, login=login))
+        begun = await server.sign("POST", "/repo/dev/parts?uploads=", b"", login)
+        id = body_of(begun).split(b"<UploadId>")[1].split(b"<")[0].decode()
+        before = writes(server)
+        for target in ("/repo/dev/stolen", f"/repo/dev/parts?partNumber=1&uploadId={id}"):
+            answer = await server.sign("PUT", target, b"", login, **{"x-amz-copy-source": "/repo/main/x"})
+            assert answer.status == 403
+        assert writes(server) == before
+        own = json.dumps({"src_path": "x"}).encode()
+        assert (await server.ask("POST", place, own, login=login)).status == 201
+        assert (
+            await server.sign("PUT", "/repo/dev/y", b"", login, **{"x-amz-copy-source": "/repo/dev/x"})
+        ).status == 200
+        answer = await server.sign("PUT", "/repo/dev/z", b"", **{"x-amz-copy-source": "/repo/dev/x?versionId=abc"})
+        assert answer.status == 400
+
+    run(test())
+
+
+def test_a_list_of_a_bucket_shows_the_branches_that_may_be_listed(server: Inside) -> None:
+    async def test() -> None:
+        statements = (
+            Statement("allow", ("fs:ListObjects",), "*"),
+            Statement("deny", ("fs:ListObjects",), "*", {"StringLike": {"fs:branch": ("main",)}}),
+        )
+        server.directory.create_policy("not-main", statements)
+        login = server.user("caller", "not-main")
+        for query in ("?list-type=2", "?list-type=2&delimiter=%2F", ""):
+            shown = body_of(await server.sign("GET", f"/repo{query}", b"", login))
+            assert b"dev/" in shown
+            assert b"main/" not in shown
+
+    run(test())
+
+
 S3_TARGETS = {"service": "/", "bucket": "/repo", "object": "/repo/main/x"}
 
 
@@ -254,10 +322,24 @@ def test_who_may_call_an_operation_of_s3(operation: S3Operation, server: Inside)
         )
         server.directory.create_policy("elsewhere", elsewhere)
         other = server.user("other", "elsewhere")
+        server.directory.create_policy("not-there", on_branch("deny", operation.needs, "main"))
+        server.directory.create_policy("only-there", on_branch("allow", operation.needs, "elsewhere"))
+        barred = server.user("barred", "FSFullAccess", "RepoManagementFullAccess", "not-there")
+        stray = server.user("stray", "only-there")
+        deleted = server.user("deleted", "FSFullAccess", "RepoManagementFullAccess")
+        server.directory.delete_user("deleted")
+        server.services.verifier.look()
+        lists = operation.id in ("ListObjects", "ListObjectsV2", "ListMultipartUploads")
+        if lists:
+            target += f"{'&' if query else '?'}prefix=main%2F"
+        if operation.level == "object" or operation.judges_each or lists:
+            known = [nobody, denied, other, barred, stray]
+        else:
+            known = [nobody, denied, other]
         before = writes(server)
-        for login in (nobody, denied, other, (server.key, "wrong" * 8), ("AKIAUNKNOWN", "x" * 20)):
+        for login in (*known, deleted, (server.key, "wrong" * 8), ("AKIAUNKNOWN", "x" * 20)):
             response = await server.sign(operation.method, target, b"", login, **headers)
-            if operation.judges_each and login in (nobody, denied, other):
+            if operation.judges_each and login in known:
                 document = b"<Delete><Object><Key>main/x</Key></Object></Delete>"
                 response = await server.sign(operation.method, target, document, login, **headers)
                 assert b"<Code>AccessDenied</Code>" in body_of(response)

@@ -72,7 +72,10 @@ def test_parts_in_any_order(branch: Branch, order: tuple[int, ...]) -> None:
     info = branch.stat("x")
     assert (info.content_type, info.metadata, info.checksum) == ("text/plain", {"k": "v"}, f"etag:{done.etag}")
     assert files(branch) == {info.physical_address}  # nothing is left of the parts
-    assert uploads.complete(branch, "x", id, [(1, md5[1])]) == done  # the same answer, whatever is asked again
+    assert uploads.complete(branch, "x", id, [(n, md5[n]) for n in (1, 2, 3)]) == done  # the same answer
+    for others in ([(1, md5[1])], [(1, "deadbeef"), (2, md5[2]), (3, md5[3])], [(1, "no tag")]):
+        with pytest.raises(Refusal, match="completed with other parts"):
+            uploads.complete(branch, "x", id, others)
 
 
 def test_on_a_disk_completing_cuts_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,15 +90,20 @@ class AnyCall(ABC):
         if self.is_in_loop:
             raise HandOver
 
-    def permit(self, action: str, resource: str, *, is_prefix: bool = False) -> None:
-        """Raise `Forbidden` unless the caller may do this as well; on a prefix, to everything below it."""
-        need = Need(action, resource, is_prefix)
-        self.services.verifier.permit(self.principal, need, self.request.peer, self.named_branch)
+    def permit(self, action: str, resource: str, *, is_prefix: bool = False, branch: str | None = None) -> None:
+        """Raise `Forbidden` unless the caller may do this as well; on a prefix, to everything below it.
 
-    def may(self, action: str, resource: str) -> bool:
-        """Whether the caller may do this as well."""
-        found = self.principal.verdict(Need(action, resource), self.request.peer, self.named_branch)
-        return found is Verdict.ALLOWED
+        Args:
+            branch: on which branch, or at which ref, if that is another one than the request names.
+        """
+        need = Need(action, resource, is_prefix)
+        at = self.named_branch if branch is None else branch
+        self.services.verifier.permit(self.principal, need, self.request.peer, at)
+
+    def may(self, action: str, resource: str, *, branch: str | None = None) -> bool:
+        """Whether the caller may do this as well; `branch` as for `permit`."""
+        at = self.named_branch if branch is None else branch
+        return self.principal.verdict(Need(action, resource), self.request.peer, at) is Verdict.ALLOWED
 
 
 @dataclass(slots=True)
@@ -155,6 +160,7 @@ class Operation:
         needs: what the caller has to be allowed; None for operations that anybody may call. Fields in braces are
             parameters of the path and of the query, and fields of the body if `needs_body`.
         needs_body: what is made has its name in the body, so the caller is judged when that is there.
+        makes_branch: the field of the body that names the branch which is made, and by which conditions judge.
         early: raises what can be known before a large body comes.
         judges_each: the handler judges the paths of its body one by one, and answers for each.
         replies: by status, the struct of the body, or None.
@@ -177,6 +183,7 @@ class Operation:
     body_max: int = JSON_MAX_BYTES
     is_body_optional: bool = False
     needs_body: bool = False
+    makes_branch: str = ""
     judges_each: bool = False
     early: Callable[[Call], None] | None = None
     cost: Cost = "blocking"

@@ -266,8 +266,10 @@ class Uploads:
         while True:
             upload = self._settled(branch, path, id)
             if upload.state == "done":
+                _refuse_others(upload, wanted)
                 return upload, []
             if upload.state == "staging" and self._is_staged(branch, upload):
+                _refuse_others(upload, wanted)
                 return self._end(branch, upload), []
             try:
                 chosen = [] if upload.state == "staging" else self._chosen(branch, id, wanted)
@@ -304,7 +306,6 @@ class Uploads:
 
         try:
             place = self._join(branch, upload, chosen, alive)
-            digest = hashlib.md5(b"".join(bytes.fromhex(part.md5) for part in chosen), usedforsecurity=False)
             blobs, sizes = branch._core.resolver.namespace, [part.size for part in chosen]
             if blobs.head(place).size != sum(sizes):
                 raise Refusal("The parts do not give the object that they should.", status=500)
@@ -312,7 +313,7 @@ class Uploads:
                 with blobs.open_read(place) as file:
                     said.check(file, sizes, alive)
             now_us = branch._core.stores.clock.now_us()
-            etag = f"{digest.hexdigest()}-{len(chosen)}"
+            etag = _etag_of([part.md5 for part in chosen])
             after = replace(held[0], state="staging", object_place=place, etag=etag, moved_at=now_us)
             held[0] = self._swap(branch, held[0], after)
             return held[0]
@@ -527,3 +528,19 @@ def no_such_upload() -> Refusal:
 
 def _contended() -> Contention:
     return Contention("Others keep changing the upload.", next="Repeat the request.")
+
+
+def _etag_of(md5s: Sequence[str]) -> str:
+    """The ETag of an object of parts; raises `ValueError` if one is no hexadecimal text."""
+    whole = hashlib.md5(b"".join(map(bytes.fromhex, md5s)), usedforsecurity=False)
+    return f"{whole.hexdigest()}-{len(md5s)}"
+
+
+def _refuse_others(upload: Upload, wanted: Sequence[tuple[int, str]]) -> None:
+    """Raise if an object that is there was made of other parts than are asked for."""
+    try:
+        is_same = _etag_of([etag.strip('"') for _, etag in wanted]) == upload.etag
+    except ValueError:
+        is_same = False
+    if not is_same:
+        raise BadRequest("The upload was completed with other parts.", s3_code="InvalidPart")

@@ -206,6 +206,7 @@ OPERATIONS = (
         "branches",
         body=shapes.BranchCreation,
         needs_body=True,
+        makes_branch="name",
     ),
     Operation(
         "getBranch",

@@ -146,7 +146,8 @@ class RestFace(Face[Operation, Call]):
             return
         given = fields()
         filled = fill(needs, {**given, "user_name": principal.user})
-        self._services.verifier.permit(principal, filled, request.peer, branch_named(given))
+        named = given[operation.makes_branch] if operation.makes_branch else branch_named(given)
+        self._services.verifier.permit(principal, filled, request.peer, named)
 
 
 def _given(operation: Operation, call: Call) -> dict[str, str]:

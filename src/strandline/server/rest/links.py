@@ -43,7 +43,7 @@ class LinkFace(Answering):
             def work() -> Response:
                 return self._put(exchange.request, claims, file)
 
-            self._guarded(exchange, lambda: self._later(exchange, services.bodies, work, exchange.reply))
+            self._guarded(exchange, lambda: self._later(exchange, services.bodies, work, exchange.reply, claims.user))
 
         exchange.collect(MEMORY_MAX_BYTES, lambda data: stored(BytesIO(data)), stored)
 

@@ -302,8 +302,9 @@ def copy_object(call: Call) -> Response:
         raise NotSupported("Copies here never copy bytes, so there are no shallow ones.")
     repository, target = call.path["repository"], call.query.dest_path
     branch = branch_to_write(call)
-    source = call.services.ref(repository, call.body.src_ref or call.path["branch"])
-    call.permit("fs:ReadObject", object_arn(repository, call.body.src_path))
+    at = call.body.src_ref or call.path["branch"]
+    call.permit("fs:ReadObject", object_arn(repository, call.body.src_path), branch=at)
+    source = call.services.ref(repository, at)
     if source == branch and call.body.src_path == target:
         return json(201, stats_of(call, repository, branch.stat(target)))
     return json(

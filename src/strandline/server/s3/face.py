@@ -88,7 +88,7 @@ class S3Face(Face[S3Operation, S3Call]):
         if operation.judges_each or (isinstance(needs, Need) and call.principal.may_everywhere(needs.action)):
             return
         values = {"repository": call.bucket, "branch": call.ref, "ref": call.ref, "path": call.path}
-        self._services.verifier.permit(call.principal, fill(needs, values), call.request.peer, call.ref)
+        self._services.verifier.permit(call.principal, fill(needs, values), call.request.peer, call.named_branch)
 
     def _take(self, exchange: Exchange, operation: S3Operation, call: S3Call) -> None:
         if call.signed.is_streaming and operation.body != "content":

@@ -50,9 +50,12 @@ def _refs(call: S3Call, prefix: str, delimiter: str, after: str) -> Iterator[tup
     """What lies in a bucket as a whole: its branches as folders or, without a delimiter, all that is on them."""
     repository = call.services.repository(call.bucket)
     passed_ref, slash, passed_path = after.partition("/")
+    arn = f"arn:lakefs:fs:::repository/{call.bucket}"
     # keys are in the order of "name/", in which "a-b" comes before "a": "-" and "." come before "/"
     for branch in sorted(repository.branches(prefix), key=lambda one: f"{one.name}/"):
         below = f"{branch.name}/"
+        if not call.may("fs:ListObjects", arn, branch=branch.name):
+            continue
         if delimiter == "/":
             if below > after:
                 yield below, CommonPrefix(below)

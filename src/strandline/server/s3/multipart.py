@@ -202,7 +202,8 @@ def list_uploads(call: S3Call) -> Response:
     found: list[tuple[str, str, int]] = []
     names = {}
     for one in repository.branches("" if call.services.options.s3_flat else ref, hidden=True):
-        names[repository.branch(one.name).branch_id] = one.name
+        if call.may("fs:ListObjects", f"arn:lakefs:fs:::repository/{call.bucket}", branch=one.name):
+            names[repository.branch(one.name).branch_id] = one.name
     for upload in _uploads(call).of_repository(repository._core.stores.repository_id):
         name = names.get(BranchId(upload.branch_id))
         key = call.key_of(name, upload.path) if name else ""

@@ -41,7 +41,11 @@ _OVERRIDES = {
 
 def refuse_version(call: S3Call) -> None:
     """Raise if a request is about a version of an object: versions here are commits."""
-    if call.query.get("versionId", "null") != "null":
+    _refuse_version_id(call.query.get("versionId", "null"))
+
+
+def _refuse_version_id(given: str) -> None:
+    if given != "null":
         raise Refusal("There are no versions of objects but commits.", status=400, s3_code="InvalidArgument")
 
 
@@ -182,14 +186,16 @@ def source_of(call: S3Call) -> tuple[str, Ref, ObjectInfo]:
     """
     raw = call.request.headers[b"x-amz-copy-source"]
     try:
-        name = unquote_to_bytes(raw.partition(b"?")[0]).decode().lstrip("/")
+        place, _, query = raw.partition(b"?")
+        name = unquote_to_bytes(place).decode().lstrip("/")
     except UnicodeDecodeError:
         raise BadRequest("The source is not UTF-8.", s3_code="InvalidArgument") from None
     bucket, slash, key = name.partition("/")
     if not slash or not key:
         raise BadRequest("The source is not bucket/key.", s3_code="InvalidArgument")
     expression, path = ref_and_path(key, call.services.options.s3_flat)
-    call.permit("fs:ReadObject", object_arn(bucket, path))
+    call.permit("fs:ReadObject", object_arn(bucket, path), branch=expression)
+    _refuse_version_id(query.partition(b"=")[2].decode("latin-1") if query.startswith(b"versionId=") else "null")
     ref = call.services.ref(bucket, expression)
     info = ref.stat(path)
     if outcome(call.request, etag_of(info), info.modified_at_us // 1_000_000, b"x-amz-copy-source-"):
@@ -254,7 +260,7 @@ def delete_objects(call: S3Call) -> Response:
             continue
         try:
             check_path(path)
-            call.permit("fs:DeleteObject", object_arn(call.bucket, path))
+            call.permit("fs:DeleteObject", object_arn(call.bucket, path), branch=ref)
         except StrandlineError as error:
             results.append(_failed(key, error))
             continue

@@ -44,7 +44,11 @@ class S3Call(AnyCall):
 
     @property
     def named_branch(self) -> str:
-        return self.ref
+        """Of a list, the ref that its prefix lies on; "" if it goes over several."""
+        if self.ref or self.path:
+            return self.ref
+        flat, (ref, slash, _) = self.services.options.s3_flat, self.query.get("prefix", "").partition("/")
+        return flat or (ref if slash else "")
 
     def key_of(self, ref: str, path: str) -> str:
         """A key as the client knows it."""

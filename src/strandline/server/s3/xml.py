@@ -16,6 +16,8 @@ from strandline.server.refusals import BadRequest
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 XML = (b"Content-Type", b"application/xml")
 DOCUMENT_MAX_BYTES = 1 << 20
+_KEPT = {"\r": "&#13;"}
+"""Read as it is, a carriage return would be taken for the end of a line, and a key for another one."""
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 
 
@@ -33,7 +35,7 @@ def text(name: str, value: object) -> str:
     shown = str(value)
     if _FORBIDDEN.search(shown):
         raise BadRequest("A name holds characters that XML cannot hold.", next="Ask for encoding-type=url.")
-    return f"<{name}>{escape(shown)}</{name}>"
+    return f"<{name}>{escape(shown, _KEPT)}</{name}>"
 
 
 def document(name: str, *content: str) -> bytes:
