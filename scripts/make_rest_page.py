@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from strandline.iam.policy import Both, Need, Needs
-from strandline.server.operation import Operation
+from strandline.server.operation import KNOWN, Operation
 from strandline.server.rest.table import OPERATIONS
 from strandline.server.s3.operation import S3Operation, refused
 from strandline.server.s3.table import OPERATIONS as S3_OPERATIONS
@@ -56,6 +56,8 @@ def _row(one: Operation) -> str:
 def _needs(needs: Needs | None) -> str:
     if needs is None:
         return "none"
+    if needs == KNOWN:
+        return "any user"
     if isinstance(needs, Need):
         return f"`{needs.action}` on `{needs.resource.removeprefix('arn:lakefs:fs:::')}`"
     return (" and " if isinstance(needs, Both) else " or ").join(map(_needs, needs.needs))

@@ -20,6 +20,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.iam.directory import CREDENTIALS_MAX, GONE, PARTITION, Directory
+from strandline.iam.policy import Caller, Need, Rules, Verdict
 from strandline.iam.records import Credential, Group, Policy, Statement, User
 from strandline.iam.sealing import Sealer, secret_file
 from strandline.kv.memory import MemoryStore
@@ -43,6 +44,26 @@ def directory(kv: MemoryStore) -> Directory:
 
 def names(rows: Any) -> list[str]:
     return [row.name for row in rows]
+
+
+def test_an_admin_that_lost_its_rights_gets_them_back(directory: Directory) -> None:
+    directory.create_policy("nothing", (Statement("deny", ("*",), "*"),))
+    directory.create_group("barred")
+    directory.attach("nothing", "group", "barred")
+    directory.add_member("barred", "admin")
+    directory.attach("nothing", "user", "admin")
+    directory.attach("nothing", "group", "Admins")
+    directory.detach("AuthFullAccess", "group", "Admins")
+    directory.change_policy("FSFullAccess", RULE)
+    directory.remove_member("Admins", "admin")
+    credential, _ = directory.bring_back_admin()
+    assert credential.user == "admin"
+    rules = Rules("admin", directory.statements_of("admin"))
+    for action in ("auth:CreateUser", "fs:DeleteRepository", "ci:ReadAction", "strandline:TakeLock"):
+        assert rules.judge(Need(action, "x"), Caller("admin", "", "")) is Verdict.ALLOWED, action
+    fresh = Directory(MemoryStore(), SystemClock(), Sealer([SECRET]))
+    with pytest.raises(NotFound):
+        fresh.bring_back_admin()
 
 
 def test_setup_is_done_once(kv: MemoryStore) -> None:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
 import socket
 import threading
 import time
 import urllib.request
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from strandline.errors import StrandlineError
@@ -27,6 +29,7 @@ from strandline.server.auth.tokens import Tokens
 from strandline.server.auth.verifier import Verifier
 from strandline.server.messages import Request
 from strandline.server.refusals import NotAuthenticated
+from strandline.server.rest.table import OPERATIONS
 from tests.harness.serving import Served, serving, stop
 from tests.server.inside import BASE, Asked, body_of, inside, run
 from tests.server.test_http1 import HEAD, auth, connected, exchange, received, status
@@ -170,6 +173,67 @@ def test_a_late_body_is_judged_by_what_holds_then() -> None:
                     response = await asyncio.wait_for(exchange.answer, 10)
                     assert response.status == 401, (path, response.body)
             assert not server.lake.repository("repo").branch("main").exists("x")
+
+    run(test())
+
+
+def test_a_body_that_is_read_late_is_judged_by_what_holds_then() -> None:
+    """A large body reaches its handler while it comes: its sender was deleted before the end of it."""
+    rows = pa.table({"id": pa.array(range(200_000), pa.int64())})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows)
+    bodies = {"uploadObject": b"x" * (2 << 20), "appendToShard": sink.getvalue()}
+    assert {one.id for one in OPERATIONS if one.body is bytes} == set(bodies)
+
+    class Halfway(io.BytesIO):
+        def __init__(self, data: bytes, then: Any) -> None:
+            super().__init__(data)
+            self.then = then
+
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            if not data:
+                self.then()
+            return data
+
+    class Streamed(Asked):
+        __slots__ = ("then",)
+        then: Callable[[], None]
+
+        def collect(self, most: int, then: Any, more: Any = None) -> None:
+            more(Halfway(self.body, self.then))
+
+    async def test() -> None:
+        with inside() as server:
+            repository = server.lake.create_repository("repo")
+            repository.shard("events", rows.schema, key=["id"])
+            targets = {
+                "uploadObject": "/branches/main/objects?path=x",
+                "appendToShard": "/shards/events/append?expected_upper=0&new_upper=1",
+            }
+            writes = Statement("allow", ("fs:WriteObject", "strandline:AppendToShard"), "*")
+            server.directory.create_policy("writes", (writes,))
+            for name, target in targets.items():
+                login = server.user("bob", "writes")
+                token = b"Basic " + base64.b64encode(":".join(login).encode())
+                given = {b"host": b"x", b"authorization": token, b"transfer-encoding": b"chunked"}
+                path = f"{BASE}/repositories/repo{target}".encode()
+                exchange = Streamed(Request("POST", path, given, "127.0.0.1"), bodies[name])
+
+                deleted: list[None] = []
+
+                def gone(deleted: list[None] = deleted) -> None:
+                    if not deleted:
+                        deleted.append(server.directory.delete_user("bob"))
+                        server.services.verifier.look()
+
+                exchange.then = gone
+                server.app.begin(exchange)
+                response = await asyncio.wait_for(exchange.answer, 30)
+                assert response.status == 401, (name, response.body)
+            assert not repository.branch("main").exists("x")
+            assert repository.shard("events").upper.time == 0
 
     run(test())
 

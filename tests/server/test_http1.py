@@ -366,3 +366,16 @@ def test_the_server_still_answers(served: Served) -> None:
     assert served.process.poll() is None
     assert status(exchange(served, HEAD + b"\r\n")) == 204
     assert threading.active_count() < 50
+
+
+def test_a_client_that_sends_no_more_gets_its_answers(served: Served) -> None:
+    """Whole requests are answered; one that was cut is not, and the connection ends."""
+    head = b"GET /api/v1/user HTTP/1.1\r\nHost: localhost\r\n" + auth(served) + b"\r\n"
+    for requests, answers in ((head, 1), (head * 3, 3), (b"", 0), (head[:-4], 0)):
+        with connected(served) as sock:
+            sock.sendall(requests)
+            sock.shutdown(socket.SHUT_WR)
+            found = b""
+            while data := sock.recv(1 << 16):
+                found += data
+        assert found.count(b"HTTP/1.1 200") == answers, found

@@ -5,12 +5,17 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from strandline.errors import StrandlineError
+from strandline.server.refusals import BadRequest, TooLarge
+from strandline.server.rest.arrow_streams import read_rows
 from strandline.server.rest.unsupported import OPERATIONS as UNSUPPORTED
 from tests.server.inside import BASE, Inside, body_of, inside, run
 from tests.server.test_permissions import target_of
@@ -94,13 +99,28 @@ def test_an_operator_ends_transactions(server: Inside) -> None:
     run(test())
 
 
+@given(st.data())
+def test_a_damaged_stream_is_read_or_refused(data: st.DataObject) -> None:
+    rows = pa.table({"id": [1, 2, 3], "name": ["a", None, "c"], "many": [[1], [], [2, 3]]})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, rows.schema) as out:
+        out.write_table(rows, max_chunksize=2)
+    whole = bytearray(sink.getvalue())
+    assert read_rows(bytes(whole)).equals(rows)
+    for _ in range(data.draw(st.integers(1, 3))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(whole)) | st.just(len(whole)))
+    with suppress(BadRequest, TooLarge):
+        assert read_rows(bytes(whole[:cut])).num_columns <= 3
+
+
 def test_a_shard_is_appended_to_and_read(server: Inside) -> None:
     schema = pa.schema([("id", pa.int64()), ("name", pa.string())])
     server.lake.repository("repo").shard("events", schema, key=["id"])
 
-    def stream(rows: pa.Table) -> bytes:
+    def stream(rows: pa.Table, options: Any = None) -> bytes:
         sink = io.BytesIO()
-        with pa.ipc.new_stream(sink, rows.schema) as out:
+        with pa.ipc.new_stream(sink, rows.schema, options=options) as out:
             out.write_table(rows)
         return sink.getvalue()
 
@@ -115,6 +135,16 @@ def test_a_shard_is_appended_to_and_read(server: Inside) -> None:
         await ask(server, "POST", f"{REPO}/shards/events/append?expected_upper=0&new_upper=1", stream(rows), 409)
         await ask(server, "POST", f"{at}1&new_upper=2&", b"no arrow", 400)
         await ask(server, "POST", f"{at}x&new_upper=2", stream(rows), 400)
+        # what would take more memory than was sent, or could hide it
+        names = pa.array(["a", "b"])
+        for strange in (names.dictionary_encode(), pa.nulls(2), names.cast(pa.string_view())):
+            table = pa.Table.from_arrays([pa.array([1, 2]), strange], ["id", "name"])
+            await ask(server, "POST", f"{at}1&new_upper=2", stream(table), 400)
+        many = pa.table({"id": pa.array([0] * 1_000_000, pa.int64()), "name": [""] * 1_000_000}, schema=schema)
+        for codec in ("zstd", "lz4"):
+            packed = stream(many, pa.ipc.IpcWriteOptions(compression=codec))
+            refused = await ask(server, "POST", f"{at}1&new_upper=2", packed, 400)
+            assert "compressed" in refused["message"]
         found = await ask(server, "GET", f"{REPO}/shards/events/snapshot")
         with pa.ipc.open_stream(found) as read:
             assert read.read_all().select(["id", "name"]).equals(rows)

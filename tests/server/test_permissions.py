@@ -14,7 +14,7 @@ from strandline.iam.policy import Need, Needs
 from strandline.iam.records import Condition, Effect, Statement
 from strandline.kv.memory import MemoryStore
 from strandline.server.messages import Response
-from strandline.server.operation import Operation
+from strandline.server.operation import KNOWN, Operation
 from strandline.server.rest.table import OPERATIONS
 from strandline.server.s3.operation import S3Operation
 from strandline.server.s3.table import OPERATIONS as S3_OPERATIONS
@@ -53,7 +53,8 @@ BODY = {"name": "made", "id": "made", "paths": ["x"], "objects": [], "keys": ["x
 """Fields of bodies, as far as needs name them."""
 QUERIES = {"id": "x", "path": "x", "dest_path": "y", "ref": "main", "expected_upper": "0", "new_upper": "1"}
 OPEN = [one for one in OPERATIONS if one.needs is None]
-GUARDED = [one for one in OPERATIONS if one.needs is not None]
+GUARDED = [one for one in OPERATIONS if one.needs is not None and one.needs != KNOWN]
+FOR_USERS = [one for one in OPERATIONS if one.needs == KNOWN]
 REFUSED = (401, 403)
 
 
@@ -207,6 +208,56 @@ def test_operations_that_anybody_may_call_are_few() -> None:
     assert {one.id for one in OPEN} == {"healthCheck", "getSetupState", "setup", "getAuthCapabilities", "login"}
 
 
+def test_operations_that_any_user_may_call(server: Inside) -> None:
+    assert {one.id for one in FOR_USERS} == {"getConfig", "getCurrentUser", "postStatsEvents"}
+
+    async def test() -> None:
+        nobody = server.user("nobody")
+        for operation in FOR_USERS:
+            target = target_of(operation)
+            await refused_without_a_trace(server, operation, target, None, is_somebody=False)
+            wrong = await server.ask(operation.method, target, login=(server.key, "wrong" * 8))
+            assert is_refused(wrong)
+            body = b'{"events": []}' if operation.body is not None else b""
+            answer = await server.ask(operation.method, target, body, login=nobody)
+            assert answer.status in (200, 204), (operation.id, answer.body)
+        place = f"{BASE}/config"
+        own, all_of_it = [
+            json.loads(body_of(await server.ask("GET", place, login=login)))["storage_config"]
+            for login in (nobody, (server.key, server.secret))
+        ]
+        assert own["blockstore_type"] == ""
+        assert all_of_it["blockstore_type"]
+        server.directory.delete_user("nobody")
+        server.services.verifier.look()
+        assert is_refused(await server.ask("GET", place, login=nobody))
+
+    run(test())
+
+
+def test_a_page_of_another_site_changes_nothing(server: Inside) -> None:
+    """Browsers send the cookie of a login to every port of a host, and say where a request comes from."""
+
+    async def test() -> None:
+        login = json.dumps({"access_key_id": server.key, "secret_access_key": server.secret}).encode()
+        answer = await server.ask("POST", f"{BASE}/auth/login", login, login=None)
+        cookie = dict(answer.headers)[b"Set-Cookie"].decode().partition(";")[0]
+        for origin, status in (
+            ("http://localhost:3000", 401),
+            ("https://evil.example", 401),
+            ("null", 401),
+            ("http://localhost", 201),
+            ("", 201),
+        ):
+            headers = {"Cookie": cookie, "Content-Type": "text/plain"} | ({"Origin": origin} if origin else {})
+            body = json.dumps({"id": f"user-{len(origin)}"}).encode()
+            answer = await server.ask("POST", f"{BASE}/auth/users", body, headers, login=None)
+            assert answer.status == status, (origin, answer.body)
+            assert (await server.ask("GET", f"{BASE}/user", b"", headers, login=None)).status == 200
+
+    run(test())
+
+
 def test_bodies_are_judged_too(server: Inside) -> None:
     """What a body names needs its own permission: a branch, a tag, a namespace, each path of many."""
 
@@ -278,11 +329,9 @@ def test_a_copy_reads_where_its_source_lies(server: Inside) -> None:
         assert writes(server) == before
         own = json.dumps({"src_path": "x"}).encode()
         assert (await server.ask("POST", place, own, login=login)).status == 201
-        assert (
-            await server.sign("PUT", "/repo/dev/y", b"", login, **{"x-amz-copy-source": "/repo/dev/x"})
-        ).status == 200
-        answer = await server.sign("PUT", "/repo/dev/z", b"", **{"x-amz-copy-source": "/repo/dev/x?versionId=abc"})
-        assert answer.status == 400
+        for source, status in (("/repo/dev/x", 200), ("/repo/dev/x?versionId=abc", 400)):
+            answer = await server.sign("PUT", "/repo/dev/y", b"", login, **{"x-amz-copy-source": source})
+            assert answer.status == status
 
     run(test())
 

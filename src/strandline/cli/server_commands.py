@@ -61,7 +61,7 @@ def serve(
         int | None, typer.Option(help="The largest object, or part, in one request; by default 5 GiB.")
     ] = None,
     new_admin_key: Annotated[
-        bool, typer.Option("--new-admin-key", help="Make another access key of the first admin, and show it.")
+        bool, typer.Option("--new-admin-key", help="Give the first admin another access key, and all rights again.")
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="Say where each value comes from, and what is wrong.")] = False,
     as_json: JsonOption = False,
@@ -170,7 +170,7 @@ def _connections(address: str, key: str) -> list[str]:
     return [
         f'lakeFS   lakefs.Client(host="{address}", username="{key}", password="SECRET")',
         f'boto3    boto3.client("s3", endpoint_url="{address}", aws_access_key_id="{key}", '
-        'aws_secret_access_key="SECRET")',
+        'aws_secret_access_key="SECRET", config=boto3.session.Config(signature_version="s3v4"))',
         f'Polars   storage_options={{"aws_endpoint_url": "{address}", "aws_allow_http": "true", '
         f'"aws_access_key_id": "{key}", "aws_secret_access_key": "SECRET"}}',
         f"DuckDB   CREATE SECRET (TYPE s3, KEY_ID '{key}', SECRET 'SECRET', ENDPOINT '{host}', URL_STYLE 'path', "

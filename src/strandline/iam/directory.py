@@ -153,12 +153,7 @@ class Directory:
         if self.admin() is not None:
             raise taken
         # all of this may be there already, of a setup that died; only the record below says that it is done
-        for policy, statements in fixed.POLICIES.items():
-            self._ensure(Policy(name=policy, created_at=self._clock.now_us(), statements=statements))
-        for group, policies in fixed.GROUPS.items():
-            self._ensure(Group(name=group, created_at=self._clock.now_us()))
-            for policy in policies:
-                self.attach(policy, "group", group)
+        self._ensure_fixed()
         self._ensure(User(name=name, created_at=self._clock.now_us()))
         self.add_member(fixed.ADMINS, name)
         made = self.create_credential(name, key)
@@ -172,6 +167,42 @@ class Directory:
             raise taken from None
         self._changed()
         return made
+
+    def _ensure_fixed(self) -> None:
+        for policy, statements in fixed.POLICIES.items():
+            self._ensure(Policy(name=policy, created_at=self._clock.now_us(), statements=statements))
+        for group, policies in fixed.GROUPS.items():
+            self._ensure(Group(name=group, created_at=self._clock.now_us()))
+            for policy in policies:
+                self.attach(policy, "group", group)
+
+    def bring_back_admin(self) -> tuple[Credential, Secret]:
+        """Give the first admin all rights again, and another access key: the way out for those who hold the lake.
+
+        The group of admins gets its own policies back, as they were, and no others; the admin keeps none but by that
+        group.
+
+        Raises:
+            NotFound: the server was not set up.
+        """
+        name = self.admin()
+        if name is None:
+            raise NotFound("The server was not set up yet.", next="Start it without --new-admin-key.")
+        self._ensure_fixed()
+        own = fixed.GROUPS[fixed.ADMINS]
+        for policy in own:
+            self.change_policy(policy, fixed.POLICIES[policy])
+        self._ensure(User(name=name, created_at=self._clock.now_us()))
+        self.add_member(fixed.ADMINS, name)
+        holders: tuple[tuple[Holder, str], ...] = (("user", name), ("group", fixed.ADMINS))
+        for holder, at in holders:
+            for one in list(self.policies_of(holder, at)):
+                if holder == "user" or one.name not in own:
+                    self.detach(one.name, holder, at)
+        for group in list(self.groups_of(name)):
+            if group.name != fixed.ADMINS:
+                self.remove_member(group.name, name)  # it may deny something
+        return self.create_credential(name)
 
     def reseal(self) -> int:
         """Seal all secrets with the first key, so that the others can be taken away; returns how many were sealed anew.

@@ -26,6 +26,8 @@ from strandline.server.services import Services
 from strandline.server.uploads import Uploads
 
 WATCH_EACH_S = 1.0
+NOT_HERE = 501
+"""What is answered for what the server does not do: clients ask for that again and again, and nothing is wrong."""
 HOSTS_MAX = 64
 PREFLIGHT = (
     (b"Access-Control-Allow-Methods", b"GET, HEAD, PUT, POST, DELETE, PATCH"),
@@ -114,7 +116,7 @@ class App:
     def finished(self, exchange: Exchange, status: int, seconds: float) -> None:
         """Count a request that was answered, and perhaps write a line about it."""
         self._measures.observe(exchange.operation, status, seconds)
-        if self.access_log or status >= 500:
+        if self.access_log or (status >= 500 and status != NOT_HERE):
             log_request(exchange, status, seconds)
 
     def start(self) -> None:

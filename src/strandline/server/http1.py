@@ -119,8 +119,13 @@ class Http1(asyncio.Protocol):
         if self._current is None and self._queued:
             self._begin(self._queued.popleft())
 
-    def eof_received(self) -> None:
-        pass
+    def eof_received(self) -> bool:
+        """The client sends no more, and may wait for answers still: to all that came whole."""
+        last = self._queued[-1] if self._queued else self._current
+        if last is None or last is self._receiving or self._is_secure or self._lost or self._closing:
+            return False
+        last.keeps_alive = False
+        return True
 
     def data_received(self, data: bytes) -> None:
         if self._lost or self._closing or self._is_broken:

@@ -226,6 +226,10 @@ def tag_need(action: str) -> Need:
     return Need(action, "arn:lakefs:fs:::repository/{repository}/tag/{tag}")
 
 
+KNOWN = Both(())
+"""What operations need that any user may call: an access key, and no policy."""
+
+
 def everything(action: str) -> Need:
     """An action that is on nothing in particular."""
     return Need(action, "*")
@@ -234,6 +238,7 @@ def everything(action: str) -> Need:
 Content = bytes | BinaryIO
 
 __all__ = [
+    "KNOWN",
     "AnyCall",
     "Both",
     "Call",

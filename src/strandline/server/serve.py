@@ -106,7 +106,7 @@ def set_up(lake: Lake, configuration: Configuration, *, new_key: bool = False) -
     """Make the first admin if there is none; its keys, or None if it was there.
 
     Args:
-        new_key: make another key of an admin that was there.
+        new_key: make another key of an admin that was there, and give it all rights again.
 
     Raises:
         InvalidSettings: the server lacks the secret key that the access keys were made with.
@@ -117,7 +117,7 @@ def set_up(lake: Lake, configuration: Configuration, *, new_key: bool = False) -
         credential, secret = directory.set_up(ADMIN)
         return FirstKeys(credential.id, secret)
     if new_key:
-        credential, secret = directory.create_credential(admin)
+        credential, secret = directory.bring_back_admin()
         return FirstKeys(credential.id, secret)
     directory.check_secrets()
     directory.reseal()
@@ -186,7 +186,7 @@ def serve(
     Args:
         ready: gets the address when requests are taken.
         made: gets the keys of an admin right after they were made, whatever becomes of the server.
-        new_admin_key: make another key of the first admin.
+        new_admin_key: make another key of the first admin, and give it all rights again.
 
     Raises:
         InvalidSettings: the configuration cannot be served.

@@ -14,7 +14,7 @@ from strandline.server.bodies import Limited
 from strandline.server.face import MEMORY_MAX_BYTES, Face
 from strandline.server.messages import Exchange, Request, Response
 from strandline.server.operation import SMALL_BYTES, Call, Need, NoQuery, Operation, branch_named, fill
-from strandline.server.refusals import BadRequest, NotSupported, Refusal
+from strandline.server.refusals import BadRequest, Forbidden, NotSupported, Refusal
 from strandline.server.rest.replies import broken, refusal
 from strandline.server.routing import Router
 from strandline.server.services import Services
@@ -61,6 +61,7 @@ class RestFace(Face[Operation, Call]):
                 return
             raise Refusal("There is no such address.", status=404, next="GET /openapi.json lists those that there are.")
         exchange.operation = operation.id
+        _refuse_other_sites(request)
         if operation.needs is None:
             self._known(exchange, operation, parameters, None)
             return
@@ -148,6 +149,18 @@ class RestFace(Face[Operation, Call]):
         filled = fill(needs, {**given, "user_name": principal.user})
         named = given[operation.makes_branch] if operation.makes_branch else branch_named(given)
         self._services.verifier.permit(principal, filled, request.peer, named)
+
+
+def _refuse_other_sites(request: Request) -> None:
+    """Raise if a page of another site makes a browser change something with the cookie of its user's login.
+
+    Browsers send the cookie to every port of a host, and say from which page a request comes.
+    """
+    origin = request.headers.get(b"origin", b"")
+    if not origin or request.method in ("GET", "HEAD") or b"authorization" in request.headers:
+        return
+    if b"cookie" in request.headers and origin.partition(b"://")[2] != request.headers.get(b"host", b""):
+        raise Forbidden("The request comes from a page of another site.", next="Send an access key or a token instead.")
 
 
 def _given(operation: Operation, call: Call) -> dict[str, str]:

@@ -56,15 +56,15 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class StorageConfig(msgspec.Struct):
-    """What clients ask about the object store."""
+    """What clients ask about the object store; nothing of it to those who may not read it."""
 
-    blockstore_type: str
-    blockstore_namespace_example: str
-    blockstore_namespace_ValidityRegex: str  # noqa: N815 - lakeFS's spelling
-    pre_sign_support: bool
-    pre_sign_support_ui: bool
-    import_support: bool
-    import_validity_regex: str
+    blockstore_type: str = ""
+    blockstore_namespace_example: str = ""
+    blockstore_namespace_ValidityRegex: str = ""  # noqa: N815 - lakeFS's spelling
+    pre_sign_support: bool = False
+    pre_sign_support_ui: bool = False
+    import_support: bool = False
+    import_validity_regex: str = ""
     default_namespace_prefix: str = ""
     pre_sign_multipart_upload: bool = False
 

@@ -12,6 +12,7 @@ from strandline.server.messages import Response
 from strandline.server.operation import Call, Need, Operation, repository_need
 from strandline.server.refusals import BadRequest, TooLarge
 from strandline.server.rest import shapes
+from strandline.server.rest.arrow_streams import read_rows
 from strandline.server.rest.replies import amount_of, json, page
 from strandline.shards.shard import Shard
 
@@ -19,6 +20,8 @@ ARROW = (b"Content-Type", b"application/vnd.apache.arrow.stream")
 APPEND_MAX_BYTES = 64 << 20
 READ_MAX_BYTES = 256 << 20
 """Of rows in memory: more are read by the library, in splits."""
+READ_STORED_MAX_BYTES = 64 << 20
+"""Of parts in the store, which are compressed: more are not even begun."""
 _TIME = re.compile(r"\d{1,18}", re.ASCII)
 
 
@@ -102,6 +105,9 @@ def get_shard(call: Call) -> Response:
 def read_shard(call: Call) -> Response:
     as_of = _time(call.query.as_of, "as_of") if call.query.as_of else None
     with _shard(call).snapshot(as_of, timeout_s=0) as snapshot:
+        stored = sum(piece.part.size for split in snapshot.splits for piece in split.pieces)
+        if stored > READ_STORED_MAX_BYTES:
+            raise TooLarge(f"The shard has {stored:,} bytes in its store.", next="Read it with the library.")
         rows = snapshot.to_arrow()
         at = snapshot.as_of
     if rows.nbytes > READ_MAX_BYTES:
@@ -118,16 +124,11 @@ def read_shard(call: Call) -> Response:
 def append_to_shard(call: Call) -> Response:
     query = call.query
     expected, new = _time(query.expected_upper, "expected_upper"), _time(query.new_upper, "new_upper")
+    shard = _shard(call)
     data = call.body if isinstance(call.body, bytes) else b"".join(iter(call.body.read, b""))
-    rows = None
-    if data:
-        try:
-            with pa.ipc.open_stream(data) as stream:
-                rows = stream.read_all()
-            rows.validate(full=True)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise BadRequest(f"The body is not a stream of Arrow: {error}.") from None
-    with _shard(call).writer(query.writer) as writer:
+    rows = read_rows(data) if data else None
+    call.still()  # the body may have taken long
+    with shard.writer(query.writer) as writer:
         writer.compare_and_append(rows, expected, new, token=query.token or None)
     return json(200, Appended(0 if rows is None else rows.num_rows, new))
 
