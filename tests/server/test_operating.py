@@ -23,13 +23,17 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+import strandline
 from strandline.errors import InvalidSettings
 from strandline.server.configuration import configure
 from strandline.server.observing import all_metrics
+from strandline.server.rest import face
 from strandline.server.serve import raise_open_files
 from strandline.server.services import Options
+from strandline.tree.cache import ByteBoundedCache
+from strandline.tree.store import TreeStore
 from tests.harness.serving import Served, serving
-from tests.server.inside import BASE, Inside, inside, run
+from tests.server.inside import BASE, Asked, Inside, body_of, inside, run
 
 pytestmark = pytest.mark.server
 
@@ -268,4 +272,64 @@ def test_large_objects_may_be_forbidden() -> None:
         assert not server.lake.repository("repo").branch("main").exists("x")
 
     with inside(Options(object_max_bytes=2_000_000)) as server:
+        run(test(server))
+
+
+def test_the_event_loop_reads_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a quick request needs and is not in memory is read by a thread: others are served meanwhile."""
+    real, readers = TreeStore._load, list[str]()
+
+    def load(self: TreeStore, key: str, what: str) -> bytes:
+        data = real(self, key, what)
+        readers.append(threading.current_thread().name)
+        return data
+
+    held, forgets = ByteBoundedCache.get, [False]
+    monkeypatch.setattr(TreeStore, "_load", load)
+    monkeypatch.setattr(ByteBoundedCache, "get", lambda self, key: None if forgets[0] else held(self, key))
+
+    async def test(server: Inside) -> None:
+        main = server.lake.create_repository("repo").branch("main")
+        for n in range(30):
+            main.put(f"{n % 7}/{n}", b"x")
+        commit = main.commit("first").id
+        repo = f"{BASE}/repositories/repo"
+        quick = (
+            f"{repo}/refs/main/objects/stat?path=1/1",
+            f"{repo}/refs/{commit}/objects/ls?delimiter=/",
+            f"{repo}/refs/main/objects/ls",
+            f"{repo}/refs/main/objects?path=2/2",
+        )
+        await server.ask("GET", f"{repo}/branches/main")  # handles are opened
+        for target in quick:
+            before = len(readers)
+            forgets[0] = True
+            cold = await server.ask("GET", target)
+            forgets[0] = False
+            assert cold.status == 200
+            assert len(readers) > before, target
+            assert body_of(await server.ask("GET", target)) == body_of(cold)
+        assert threading.main_thread().name not in readers
+
+    with inside(lake=strandline.open(tmp_path, create=True, synced=False)) as server:
+        run(test(server))
+
+
+def test_a_large_list_is_read_beside_the_loop_and_not_for_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(face, "DECODED_HERE_MAX_BYTES", 100)
+    names = list[str]()
+
+    async def test(server: Inside) -> None:
+        server.lake.create_repository("repo")
+        one = {"physical_address": "s3://elsewhere/x", "checksum": "x", "size_bytes": 1}
+        body = json.dumps({"objects": [{**one, "path": f"a/{n}"} for n in range(50)]}).encode()
+        target = f"{BASE}/repositories/repo/branches/main/objects/stage"
+        assert (await server.ask("POST", target, body)).status == 200
+        assert (await server.ask("POST", target, body[:-3])).status == 400
+        stranger = server.user("stranger", "FSReadAll")
+        monkeypatch.setattr(Asked, "collect", lambda *_: names.append("its body was taken"))
+        assert (await server.ask("POST", target, body, login=stranger)).status == 401
+        assert names == []
+
+    with inside() as server:
         run(test(server))

@@ -17,7 +17,9 @@ from strandline.server.observing import under
 from strandline.server.operation import AnyCall, Cost, HandOver, Staging
 from strandline.server.pool import Pool
 from strandline.server.services import Services
+from strandline.tree.store import FromMemory, NotInMemory
 
+_FROM_MEMORY = FromMemory()
 MEMORY_MAX_BYTES = 1 << 20
 """A body of content up to this size is kept in memory until it is complete; a larger one is read as it comes."""
 
@@ -129,8 +131,9 @@ class Face(Answering, Generic[RowT, CallT]):
         if is_here and (operation.needs is None or services.verifier.holds(call.principal)):
             call.is_in_loop = True
             try:
-                result = _called(operation, call)
-            except HandOver:
+                with _FROM_MEMORY:
+                    result = _called(operation, call)
+            except (HandOver, NotInMemory):  # a thread begins anew: nothing has happened yet
                 call.is_in_loop = False
             else:
                 self._finish(exchange, operation, call, result)

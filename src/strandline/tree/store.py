@@ -6,6 +6,7 @@ it exists: it may be garbage that somebody is about to delete.
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left
 from collections.abc import Iterator
 from typing import Any
@@ -40,6 +41,25 @@ RANGE_INFO_BYTES = 400
 
 TreeRef = str
 """Names a written metarange: content id, '-', suffix. Equal content in two places has two refs and one id."""
+
+
+class NotInMemory(Exception):
+    """A file would have to be read, and the calling thread has forbidden that."""
+
+
+class FromMemory:
+    """While it is entered, loads of the calling thread raise `NotInMemory`: for event loops, which must not wait."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        _this_thread.reads_no_files = True
+
+    def __exit__(self, *_: object) -> None:
+        _this_thread.reads_no_files = False
+
+
+_this_thread = threading.local()
 
 
 class Tree:
@@ -178,6 +198,8 @@ class TreeStore:
         return self.open_range(info).rows
 
     def _load(self, key: str, what: str) -> bytes:
+        if getattr(_this_thread, "reads_no_files", False):
+            raise NotInMemory
         try:
             return self.blobs.get(key)
         except BlobNotFound:

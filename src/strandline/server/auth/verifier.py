@@ -78,9 +78,16 @@ class Principal:
 
     def may_everywhere(self, action: str) -> bool:
         """Whether its policies allow an action on all resources and from all addresses, so that neither matters."""
+        return self._on_everything(action) is Verdict.ALLOWED
+
+    def may_somewhere(self, action: str) -> bool:
+        """Whether its policies may allow an action on some resource, from some address."""
+        return self._on_everything(action) in (None, Verdict.ALLOWED)
+
+    def _on_everything(self, action: str) -> Verdict | None:
         if action not in self._everywhere:
             self._everywhere[action] = self.rules.everywhere(action)
-        return self._everywhere[action] is Verdict.ALLOWED
+        return self._everywhere[action]
 
     def verdict(self, needs: Needs, source_ip: str, branch: str = "") -> Verdict:
         """What its policies say; remembered, since clients ask for the same things again and again."""

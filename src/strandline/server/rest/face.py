@@ -21,6 +21,9 @@ from strandline.server.services import Services
 
 BASE = "/api/v1/"
 REVOKED_AFTER_S = FRESH_S + 0.1
+DECODED_HERE_MAX_BYTES = 128 << 10
+"""Bodies of JSON up to this size are read by the event loop itself."""
+LARGE_LIST_BYTES = 8 << 20
 _NO_QUERY = NoQuery()
 
 
@@ -84,6 +87,8 @@ class RestFace(Face[Operation, Call]):
         query = _query(operation, request)
         if principal is not None:
             exchange.user = principal.user
+            if operation.judges_each and operation.body_max > LARGE_LIST_BYTES:
+                self._refuse_strangers(operation, principal)
             if not operation.needs_body:
                 self._permit(operation, lambda: {**_texts(query), **parameters}, principal, request)
         if operation.unsupported:
@@ -122,21 +127,40 @@ class RestFace(Face[Operation, Call]):
         self._guarded(exchange, lambda: self._in_thread(exchange, operation, call, self._services.bodies))
 
     def _decoded(self, exchange: Exchange, operation: Operation, call: Call, data: bytes) -> None:
+        def read() -> Any:
+            try:
+                return self._decoders[operation.id].decode(data)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+                raise BadRequest(f"The body is not what {operation.id} takes: {error}.") from None
+
         def step() -> None:
-            if data or not operation.is_body_optional:
-                try:
-                    call.body = self._decoders[operation.id].decode(data)
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-                    raise BadRequest(f"The body is not what {operation.id} takes: {error}.") from None
-            if operation.needs_body:
-                self._permit(operation, lambda: _given(operation, call), call.principal, call.request)
-            self._run(exchange, operation, call, is_small=True)
+            if not data and operation.is_body_optional:
+                self._understood(exchange, operation, call)
+            elif len(data) > DECODED_HERE_MAX_BYTES:  # the others would wait for it
+                self._later(exchange, self._services.work, read, understood, call.principal_name)
+            else:
+                understood(read())
+
+        def understood(body: Any) -> None:
+            call.body = body
+            self._understood(exchange, operation, call)
 
         self._guarded(exchange, step)
+
+    def _understood(self, exchange: Exchange, operation: Operation, call: Call) -> None:
+        if operation.needs_body:
+            self._permit(operation, lambda: _given(operation, call), call.principal, call.request)
+        self._run(exchange, operation, call, is_small=True)
 
     def _judge(self, operation: Operation, call: Call) -> None:
         call.principal = self._services.verifier.verify(call.request)
         self._permit(operation, lambda: _given(operation, call), call.principal, call.request)
+
+    def _refuse_strangers(self, operation: Operation, principal: Principal) -> None:
+        """Take no large list from callers whose policies allow nothing of its kind anywhere."""
+        needs = operation.needs
+        if isinstance(needs, Need) and not principal.may_somewhere(needs.action):
+            raise Forbidden("insufficient permissions", next="Ask an admin for a policy that allows it.")
 
     def _permit(
         self, operation: Operation, fields: Callable[[], dict[str, str]], principal: Principal, request: Request

@@ -22,7 +22,7 @@ from strandline.server.rest.objects import stats_of
 from strandline.server.rest.replies import json
 from strandline.tree.rows import Entry, user_metadata_json
 
-BULK_MAX_BYTES = 64 << 20
+BULK_MAX_BYTES = 16 << 20
 PUT_MAX_BYTES = 5 << 30
 NAMESPACE_ARN = "arn:lakefs:fs:::namespace/"
 FOREIGN_SCHEMES = ("s3", "gs", "az", "abfs", "abfss")
