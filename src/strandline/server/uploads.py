@@ -50,8 +50,9 @@ REMEMBERED_US = 86_400 * 1_000_000
 """For how long a completed upload is known, so that a completion that is repeated gets the same answer."""
 ATTEMPTS = 16
 READ_BYTES = 1 << 20
-SETTLE_ATTEMPTS = 100
+SETTLE_ATTEMPTS = 1_000
 SETTLE_EACH_S = 0.05
+"""A repetition waits for the completion that is under way a little less long than clients wait for an answer."""
 TAKEN_OVER_AFTER_US = 120 * 1_000_000
 HEARTBEAT_US = 10 * 1_000_000
 """How often a completion that copies says that it is alive."""
