@@ -24,6 +24,7 @@ from strandline.blob.store import (
     PutMode,
     read_from,
 )
+from strandline.blob.write_behind import WriteBehind
 from strandline.errors import InvalidName, StoreUnavailable
 from strandline.ids import new_id
 
@@ -73,8 +74,9 @@ class LocalBlobStore(PartsStore):
                     if isinstance(data, bytes):
                         _write_all(descriptor, data)
                     else:
-                        while chunk := read_from(data, COPY_BUFFER_BYTES):
-                            _write_all(descriptor, chunk)
+                        with WriteBehind(lambda chunk: _write_all(descriptor, chunk)) as out:
+                            while chunk := read_from(data, COPY_BUFFER_BYTES):
+                                out.write(chunk)
                     if self.synced:
                         os.fsync(descriptor)
                 finally:
@@ -104,11 +106,10 @@ class LocalBlobStore(PartsStore):
             self._make_folder(os.path.dirname(target))
             descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                while chunk := read_from(data, COPY_BUFFER_BYTES):
-                    view = memoryview(chunk)
-                    while view:
-                        written = os.pwrite(descriptor, view, offset)
-                        offset, view = offset + written, view[written:]
+                os.lseek(descriptor, offset, os.SEEK_SET)
+                with WriteBehind(lambda chunk: _write_all(descriptor, chunk)) as out:
+                    while chunk := read_from(data, COPY_BUFFER_BYTES):
+                        out.write(chunk)
             finally:
                 os.close(descriptor)
         except NotRead as failed:
