@@ -22,9 +22,10 @@ GOLDEN = (
     "golden_lake_5",
     "golden_lake_6",
     "golden_lake_7",
+    "golden_lake_8",
 )
-NOW = GOLDEN[-3:]
-"""Formats 6 and 7 are written only for what needs them, beside format 5."""
+NOW = GOLDEN[-4:]
+"""Formats 6 to 8 are written only for what needs them, beside format 5."""
 FOLDERS = [Path(__file__).parent / name for name in GOLDEN]
 
 
@@ -61,6 +62,10 @@ def build(folder: Path) -> None:
             unseen.stage(f"tagged/{name}", upload(unseen._core, key, name, name, None, None, with_etag=True))
             if name == "a":
                 unseen.commit("tagged")
+        once = repo.create_branch("once", "v1", hidden=True)
+        for number in range(20):  # since the eighth one
+            path = f"once/{number}"
+            once.publish({path: b"x"}, f"once {number}", expected={path: None}, token=f"token {number}")
         expected = {
             "head": main.commit_id,
             "tree": repo.ref("main@").get_commit().tree_id,
@@ -82,7 +87,16 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
         assert [[commit.id, commit.message] for commit in main.log()] == expected["log"]
         assert [ref.name for ref in repo.branches()] == ["main", "work"]
         hidden = ["unseen"] if made.name in GOLDEN[5:] else []  # the first format with them
-        assert [ref.name for ref in repo.branches(hidden=True)] == ["main", *hidden, "work"]
+        if made.name in GOLDEN[7:]:  # the first one with tokens of one-shot publications, on their branch and off it
+            hidden = ["once", *hidden]
+            once = repo.branch("once")
+            head = once.commit_id
+            for number in range(20):
+                path = f"once/{number}"
+                done = once.publish({path: b"x"}, "again", expected={path: None}, token=f"token {number}")
+                assert done.message == f"once {number}"
+            assert once.commit_id == head
+        assert [ref.name for ref in repo.branches(hidden=True)] == sorted(["main", *hidden, "work"])
         if made.name in GOLDEN[6:]:  # the first one with ETags, committed and staged, in a range file of format 2
             shown = repo.branch("unseen").list("tagged/").to_arrow()
             tags = dict(zip(shown["path"].to_pylist(), shown["etag"].to_pylist(), strict=True))

@@ -30,7 +30,7 @@ from strandline.backup.layout import (
     staged_key,
 )
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
-from strandline.branch import transactions
+from strandline.branch import repeats, transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import CommitLog, commit_pair
 from strandline.branch.reflog import block_pairs, read_moves
@@ -174,7 +174,8 @@ class _Save:
         found.refs.append((name.encode(), encode(replace(now, locks=(), whole=None, waiting=()))))
         found.branches.append(SavedBranch(name, now.head, count))
         found.heads.add(now.head)
-        found.blocks += [*block_pairs(self._stores, now), *transactions.record_pairs(self._stores, now.branch_id)]
+        found.blocks += block_pairs(self._stores, now)
+        found.blocks += [*repeats.pairs(self._stores, now), *transactions.record_pairs(self._stores, now.branch_id)]
         for move in read_moves(self._stores, now):
             found.heads |= {move.after, *([move.before] if move.before else [])}
         if now.compacted is not None:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from strandline import metrics
+from strandline.branch import repeats
 from strandline.branch.reflog import keep_moves
 from strandline.branch.rules.record import WRITE_IDS_KEPT, BranchRecord, Deleted, RefRecord, what_changed
 from strandline.branch.sensor import Sensor
@@ -128,6 +129,7 @@ class BranchCell:
         if isinstance(written, BranchRecord):
             try:
                 keep_moves(self.stores, seen.branch, written)
+                repeats.keep(self.stores, seen.branch, written)
             except StoreUnavailable as error:  # a block too many does no harm, and the swap was not tried
                 raise StoreUnavailable(error.what, happened="no", next=error.next) from error
         try:

@@ -19,13 +19,14 @@ from strandline.branch.rules.ranges import as_ranges
 from strandline.branch.rules.record import COOL_DOWN_S, LockMode
 from strandline.core.node import this_thread
 from strandline.core.promises import pinned
-from strandline.core.upload import upload
+from strandline.core.upload import Content, upload
 from strandline.errors import UsageError
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.importing import ImportResult, ImportSource, import_objects
 from strandline.repository.commits.merging import MergePreview, merge_into, preview_merge, replay
+from strandline.repository.commits.one_shot import Asked, check_asked, publish_entries
 from strandline.repository.commits.settling import Appended, MergeStrategy, Side, check_decisions
 from strandline.repository.jobs.range_jobs import RangeJobs
 from strandline.repository.locks.held import LockedTransaction, LockOptions
@@ -38,6 +39,7 @@ from strandline.repository.refs.reflog import Reflog
 from strandline.repository.transactions.operators import Transactions, Writers
 from strandline.repository.transactions.options import OnStaged, TransactionOptions
 from strandline.repository.transactions.transaction import Transaction, resume
+from strandline.results.rows import ObjectInfo
 from strandline.tree.rows import Entry
 
 if TYPE_CHECKING:
@@ -109,6 +111,46 @@ class Branch(StagedWrites):
         record = commit_branch(self._at, draft)
         self._core.committed()
         return record
+
+    @logged("publish")
+    def publish(
+        self,
+        changes: Mapping[str, Content | None],
+        message: str,
+        *,
+        expected: Mapping[str, ObjectInfo | None],
+        writer: str | None = None,
+        token: str = "",
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+    ) -> Commit:
+        """Change some objects in a commit of their own, if the head holds what the caller has read.
+
+        It needs no transaction, and takes nothing with it that is staged: that stays staged. For many objects, or for
+        a job that must not run twice, use `transaction`.
+
+        Args:
+            changes: by path, the new content as for `put`; None deletes.
+            expected: by path, what `repository.ref("main@").find` returned, or None for nothing there. Each path that
+                changes is named here; others may be, if they must stay as they were.
+            writer: a name by which a protection may allow it.
+            token: makes a repetition recognisable for a week: it gets the commit that was made, and changes nothing.
+
+        Raises:
+            Conflict: the head holds something else (`paths`).
+            UncommittedChanges: something is staged at a path that changes.
+            NothingToCommit: the head holds all of it already.
+            TransactionClosed: the token was used for other changes.
+            RangeLocked, BranchProtected, RepositoryReadOnly.
+        """
+        asked = Asked(writer, token)
+        check_asked(self._core, changes, expected, asked)
+        draft = make_draft(self._core, message, metadata, committer)
+        entries = {
+            path: None if content is None else upload(self._core, self._new_key(path), path, content, None, None)
+            for path, content in changes.items()
+        }
+        return publish_entries(self._core, self._at, entries, expected, draft, asked)
 
     @logged("merge")
     def merge(

@@ -41,6 +41,11 @@ HIDDEN_FORMAT = 6
 """The first format of records that knows hidden branches."""
 ETAG_FORMAT = 7
 """The first one in which what is staged may have ETags."""
+ONE_SHOT_FORMAT = 8
+"""The first one that knows the tokens of one-shot publications."""
+DONE_KEPT = 16
+"""Tokens of one-shot publications on the record itself; older ones have records of their own."""
+DONE_KEPT_WHEN_FULL = 8
 READ_ONLY = "read-only"
 """Stands in `Branch.blocked` of every branch of a read-only repository."""
 
@@ -72,6 +77,22 @@ class Why(msgspec.Struct, frozen=True):
 
     verb: str
     by: str
+    at_us: Microseconds
+
+
+class Done(msgspec.Struct, frozen=True, array_like=True):
+    """A one-shot publication, as a repetition recognises it.
+
+    Attributes:
+        token: what its caller named it by.
+        digest: of what it was to change: the same token with other changes is a mistake.
+        commit: that it made.
+        at_us: when, by the clock of its process.
+    """
+
+    token: str
+    digest: str
+    commit: CommitId
     at_us: Microseconds
 
 
@@ -175,6 +196,7 @@ class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
         move_count: how many there have been.
         is_hidden: left out of lists of branches unless they are asked for; else a branch as any.
         has_etags: what is staged may have ETags. It stays so for the life of the branch.
+        done: the last one-shot publications with a token, newest first.
     """
 
     branch_id: BranchId
@@ -199,10 +221,13 @@ class BranchRecord(msgspec.Struct, frozen=True, tag="branch", kw_only=True):
     move_count: int = 0
     is_hidden: bool | msgspec.UnsetType = msgspec.UNSET
     has_etags: bool | msgspec.UnsetType = msgspec.UNSET
+    done: tuple[Done, ...] | msgspec.UnsetType = msgspec.UNSET
 
     @property
     def format_needed(self) -> int:
         """The format that this record has to be written in, if it is newer than that of all records."""
+        if self.done:
+            return ONE_SHOT_FORMAT
         if self.has_etags:
             return ETAG_FORMAT
         return HIDDEN_FORMAT if self.is_hidden else 0
@@ -413,6 +438,20 @@ def moves_that_leave(before: BranchRecord, after: BranchRecord) -> tuple[int, tu
         return 0, ()
     leaving = before.moves[kept:]
     return before.move_count - len(before.moves) + 1, leaving
+
+
+def with_done(branch: BranchRecord, done: Done) -> BranchRecord:
+    """A one-shot publication goes on record; when there are too many, the older ones leave it."""
+    kept = (done, *(branch.done or ()))
+    return replace(branch, done=kept[:DONE_KEPT_WHEN_FULL] if len(kept) > DONE_KEPT else kept)
+
+
+def done_that_leave(before: BranchRecord, after: BranchRecord) -> tuple[Done, ...]:
+    """The one-shot publications that are on `before` and not on `after`."""
+    if before.done is after.done or not before.done:
+        return ()
+    kept = {one.token for one in after.done or ()}
+    return tuple(one for one in before.done if one.token not in kept)
 
 
 def with_etags(branch: BranchRecord) -> BranchRecord:

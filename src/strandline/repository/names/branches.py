@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from strandline.branch import repeats
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import Moved
 from strandline.branch.reflog import forget_moves
@@ -256,6 +257,7 @@ def delete_branch(core: RepositoryCore, name: str, *, force: bool = False) -> Co
             raise NotAllowed(f"{name!r} was made the default branch at the same time, so it stays.")
         with suppress(StoreUnavailable):  # the branch is gone; what is left of its reflog harms nobody
             forget_moves(core.stores, seen.branch.branch_id)
+            repeats.forget(core.stores, seen.branch.branch_id)
             forget_transactions(core.stores, seen.branch.branch_id)
         return seen.branch.head
 

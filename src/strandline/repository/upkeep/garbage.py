@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.blob import BlobNotFound
-from strandline.branch import transactions
+from strandline.branch import repeats, transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.attempts import update
 from strandline.branch.reflog import read_moves
@@ -241,6 +241,7 @@ class Collector:
             self._see_the_end(transaction)
         for transaction in found.forgotten:
             transactions.forget(self._stores, transaction)
+        repeats.sweep(self._stores, self._now)
         promises.drop_links(self._stores, self._store_time(), self._links_before)
         return msgspec.structs.replace(found.plan, resumed=resumed)
 

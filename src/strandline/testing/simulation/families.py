@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from strandline.testing.simulation import encounters, holders, jobs
+from strandline.testing.simulation import encounters, holders, jobs, one_shots
 
 FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
     **jobs.FAMILIES,
     **holders.FAMILIES,
     **encounters.FAMILIES,
+    **one_shots.FAMILIES,
 }

@@ -163,6 +163,7 @@ def instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> I
         stack.enter_context(patch.multiple("strandline.tree.store", read_rows=_read_rows, read_ranges=_read_ranges))
         # few moves on the record, so that the reflog has blocks within a short history
         stack.enter_context(patch.multiple("strandline.branch.rules.record", MOVES_KEPT=4, MOVES_KEPT_WHEN_FULL=2))
+        stack.enter_context(patch.multiple("strandline.branch.rules.record", DONE_KEPT=3, DONE_KEPT_WHEN_FULL=1))
         stack.enter_context(patch("strandline.branch.reflog.BLOCK_MOVES", 3))
         stack.enter_context(patch("strandline.branch.cell.CACHED_MAX_AGE_S", cached_s))
         stack.enter_context(patch("strandline.branch.sensor.TOMBSTONES", 8))
