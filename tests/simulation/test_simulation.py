@@ -56,6 +56,7 @@ def test_no_schedule_breaks_a_promise() -> None:
         ("queues", 0, 200),
         ("shards", 0, 250),
         ("encounters", 0, 300),
+        ("one shots", 0, 300),
         ("links", 480, 200),  # one in some hundreds links what was just collected
     ],
 )
@@ -96,6 +97,15 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, f
         ),
         "ranges": ("operation: collect", "transition: commit"),
         "encounters": ("operation: merge", "operation: sweep", "transition: attach", "refusal: PreconditionFailed"),
+        "one shots": (
+            "operation: one shot",
+            "transition: publish",
+            *(
+                f"refusal: {name}"
+                for name in ("Conflict", "UncommittedChanges", "TransactionClosed", "NothingToCommit")
+            ),
+            *(f"fault: {name}" for name in ("dies", "done, reply lost", "reply lost, effect comes later", "swap lost")),
+        ),
         "links": ("operation: link", "operation: collect garbage", "refusal: ObjectMissing"),
         "garbage": ("operation: collect garbage", "operation: copy across", "refusal: CommitExpired", "fault: dies"),
     }[family]
