@@ -56,7 +56,7 @@ def test_no_schedule_breaks_a_promise() -> None:
         ("queues", 0, 200),
         ("shards", 0, 250),
         ("encounters", 0, 300),
-        ("one shots", 0, 300),
+        ("one-shots", 0, 300),
         ("links", 480, 200),  # one in some hundreds links what was just collected
     ],
 )
@@ -97,7 +97,7 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, f
         ),
         "ranges": ("operation: collect", "transition: commit"),
         "encounters": ("operation: merge", "operation: sweep", "transition: attach", "refusal: PreconditionFailed"),
-        "one shots": (
+        "one-shots": (
             "operation: one shot",
             "transition: publish",
             *(

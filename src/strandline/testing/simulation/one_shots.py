@@ -44,7 +44,7 @@ def one_shot(actor: Actor, kind: str) -> None:
 KINDS["one shot"] = one_shot
 ROLES["publisher"] = {"one shot": 4, "put": 0.5, "commit": 0.5}
 FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
-    "one shots": {
+    "one-shots": {
         "rivals": ("publisher", "publisher", "publisher", "reader"),
         "beside writers": ("publisher", "publisher", "writer", "committer", "compactor"),
         "beside heads": ("publisher", "publisher", "merger", "resetter", "committer"),
