@@ -63,7 +63,7 @@ def check_asked(
     if unsaid := sorted(set(changes) - set(expected)):
         raise UsageError(
             f"It is not said what {unsaid[0]!r} holds now.",
-            next="Give in `expected` what find() returned, or None for nothing.",
+            next="Name each path that changes in expected, with what it held, or None for nothing.",
         )
 
 
