@@ -7,6 +7,8 @@ import re
 from strandline.ids import BranchId, new_id
 
 PHYSICAL_ROOT = "data"
+ICEBERG_ROOT = "ice"
+"""Where the files of Iceberg's tables lie. No collector lists it: what their metadata refers to is not known to it."""
 TRANSACTIONS_FOLDER = "_strandline/txn"
 _UNSAFE = re.compile(r"[^A-Za-z0-9.]")
 SUFFIX_MAX_CHARS = 24

@@ -1,0 +1,21 @@
+"""Iceberg tables on branches: `Catalog(branch)` is a catalog of PyIceberg, without a server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from strandline.errors import UsageError
+
+__all__ = ["Catalog"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Catalog":
+        try:
+            from strandline.iceberg.catalog import Catalog  # noqa: PLC0415 - PyIceberg is loaded where it is used
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] != "pyiceberg":
+                raise
+            raise UsageError("PyIceberg is not installed.", next="Run: pip install 'strandline[iceberg]'") from error
+        return Catalog
+    raise AttributeError(f"module 'strandline.iceberg' has no attribute {name!r}")

@@ -1,0 +1,128 @@
+"""The metadata of a table while updates are applied to it, one after the other. Pure.
+
+Nothing of the metadata that it begins with is changed in place: what differs is made anew. Fields that are not known
+stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from strandline.iceberg.refusals import BadUpdate
+from strandline.iceberg.schemas import Json
+
+VERSION_MAX = 3
+MAIN = "main"
+NO_SNAPSHOT = -1
+
+
+class Building:
+    """Metadata of a table with some updates applied.
+
+    Attributes:
+        data: the metadata.
+        now_ms: when the request came, in milliseconds since 1970 UTC.
+        is_new: the table is being made by this request.
+        last_schema, last_spec, last_order: the ids of what this request has added last; None if nothing.
+        added_schemas, added_specs, added_orders: the ids of all that it has added.
+        added_snapshots: by id, the snapshots that it has added.
+        moved: the snapshots that it has moved main to.
+    """
+
+    def __init__(self, base: Json | None, now_ms: int) -> None:
+        self.is_new = base is None
+        self.data: Json = _nothing() if base is None else dict(base)
+        self.now_ms = now_ms
+        self.last_schema: int | None = None
+        self.last_spec: int | None = None
+        self.last_order: int | None = None
+        self.added_schemas: set[int] = set()
+        self.added_specs: set[int] = set()
+        self.added_orders: set[int] = set()
+        self.added_snapshots: dict[int, Json] = {}
+        self.moved: list[int] = []
+
+    @property
+    def version(self) -> int:
+        """Of the format."""
+        return int(self.data["format-version"])
+
+    def items(self, name: str) -> list[Json]:
+        """One of the lists of the metadata; empty if it is not there."""
+        found: list[Json] = self.data.get(name) or []
+        return found
+
+    def add(self, name: str, item: Json) -> None:
+        """Put something at the end of a list."""
+        self.data[name] = [*self.items(name), item]
+
+    def keep(self, name: str, wanted: Callable[[Json], bool]) -> None:
+        """Leave out of a list what is not wanted."""
+        held = self.items(name)
+        kept = [item for item in held if wanted(item)]
+        if len(kept) != len(held):
+            self.data[name] = kept
+
+    def by_id(self, name: str, key: str) -> dict[int, Json]:
+        """The items of a list by their ids."""
+        return {item[key]: item for item in self.items(name)}
+
+    @property
+    def schema(self) -> Json:
+        """The current schema; raises `BadUpdate` if there is none yet."""
+        found = self.by_id("schemas", "schema-id").get(self.data.get("current-schema-id", NO_SNAPSHOT))
+        if found is None:
+            raise BadUpdate("The table has no schema.", next="Add a schema, and make it the current one, first.")
+        return found
+
+
+def _nothing() -> Json:
+    return {
+        "format-version": 2,
+        "last-sequence-number": 0,
+        "last-column-id": 0,
+        "schemas": [],
+        "partition-specs": [],
+        "last-partition-id": 999,
+        "sort-orders": [],
+        "properties": {},
+        "current-snapshot-id": NO_SNAPSHOT,
+        "refs": {},
+        "snapshots": [],
+        "snapshot-log": [],
+        "metadata-log": [],
+        "statistics": [],
+        "partition-statistics": [],
+    }
+
+
+def field_of(update: Json, name: str, kind: type | tuple[type, ...]) -> Any:
+    """A field that an update must have; raises `BadUpdate`."""
+    found = update.get(name)
+    if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
+        raise BadUpdate(f"{str(update.get('action'))[:80]} lacks {name}, or has another type there.")
+    return found
+
+
+def numbers_of(update: Json, name: str) -> list[int]:
+    """A list of ids that an update must have."""
+    found = field_of(update, name, list)
+    if not all(isinstance(one, int) and not isinstance(one, bool) for one in found):
+        raise BadUpdate(f"{str(update.get('action'))[:80]} has something in {name} that is not an id.")
+    return list(found)
+
+
+def chosen(given: int, last: int | None, known: Iterable[int], what: str) -> int:
+    """The id that an update means; -1 stands for what this request has added last.
+
+    Raises:
+        BadUpdate: it has added none, or the id is not there.
+    """
+    if given == NO_SNAPSHOT:
+        if last is None:
+            raise BadUpdate(f"This request has added no {what}, so there is no last one.")
+        return last
+    if given not in known:
+        raise BadUpdate(f"There is no {what} {given}.")
+    return given

@@ -1,0 +1,233 @@
+"""A catalog of PyIceberg over a branch, without a server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from pyiceberg import exceptions as theirs
+from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
+from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec, assign_fresh_partition_spec_ids
+from pyiceberg.schema import assign_fresh_schema_ids
+from pyiceberg.table import CommitTableResponse, StagedTable, Table
+from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder, assign_fresh_sort_order_ids
+
+from strandline.errors import AlreadyExists, Conflict, InvalidName, NotFound, StoreUnavailable, StrandlineError
+from strandline.iceberg.creation import VERSION, VERSION_DEFAULT
+from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
+from strandline.iceberg.refusals import BadUpdate, Stale
+from strandline.iceberg.tables import Loaded, NoSuchTable, TableChange, Tables
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyiceberg.schema import Schema
+    from pyiceberg.table.update import TableRequirement, TableUpdate
+    from pyiceberg.typedef import IcebergBaseModel, Identifier, Properties
+    from pyiceberg.view import View
+
+    from strandline.repository.refs.ref import Ref
+
+_NO_PROPERTIES: Properties = {}
+
+
+class Catalog(MetastoreCatalog):
+    """The Iceberg tables of a ref. Those of a branch can be changed; each change is a commit of its own.
+
+    PyIceberg's data files are written by this process, below the storage namespace of the repository.
+
+    Args:
+        ref: a branch; or a tag or a commit, to read.
+        committer: of the commits; by default the lake's.
+        properties: of PyIceberg, such as those of its FileIO (`s3.endpoint`, …).
+    """
+
+    def __init__(self, ref: Ref, *, committer: str | None = None, **properties: str) -> None:
+        super().__init__(ref.place, **properties)
+        self._tables = Tables(ref, committer=committer)
+
+    # --- namespaces -----------------------------------------------------------------------------------------------
+
+    def create_namespace(self, namespace: str | Identifier, properties: Properties = _NO_PROPERTIES) -> None:
+        levels = self.identifier_to_tuple(namespace)
+        with _in_their_words(namespace):
+            self._tables.create_namespace(levels, {name: str(value) for name, value in properties.items()})
+
+    def drop_namespace(self, namespace: str | Identifier) -> None:
+        with _in_their_words(namespace):
+            self._tables.drop_namespace(self.identifier_to_tuple(namespace))
+
+    def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
+        with _in_their_words(namespace):
+            return [*self._tables.namespaces(self.identifier_to_tuple(namespace) if namespace else ())]
+
+    def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
+        with _in_their_words(namespace):
+            return dict(self._tables.namespace(self.identifier_to_tuple(namespace)))
+
+    def update_namespace_properties(
+        self, namespace: str | Identifier, removals: set[str] | None = None, updates: Properties = _NO_PROPERTIES
+    ) -> PropertiesUpdateSummary:
+        changed = {name: str(value) for name, value in updates.items()}
+        self._check_for_overlap(updates=changed, removals=removals)
+        gone = sorted(removals or ())
+        with _in_their_words(namespace):
+            before = self._tables.update_namespace(self.identifier_to_tuple(namespace), gone, changed)
+        return PropertiesUpdateSummary(
+            removed=[name for name in gone if name in before],
+            updated=sorted(changed),
+            missing=[name for name in gone if name not in before],
+        )
+
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
+        with _in_their_words(namespace):
+            return [*self._tables.tables(self.identifier_to_tuple(namespace))]
+
+    def table_exists(self, identifier: str | Identifier) -> bool:
+        return self._tables.exists(self.identifier_to_tuple(identifier))
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        levels = self.identifier_to_tuple(identifier)
+        with _in_their_words(identifier):
+            return self._opened(levels, self._tables.load(levels))
+
+    def create_table(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = _NO_PROPERTIES,
+    ) -> Table:
+        """Make a table; its location is the lake's to choose, whatever is asked for."""
+        levels = self.identifier_to_tuple(identifier)
+        request = self._request(schema, partition_spec, sort_order, properties)
+        with _in_their_words(identifier):
+            return self._opened(levels, self._tables.create(levels, request))
+
+    def _create_staged_table(
+        self,
+        identifier: str | Identifier,
+        schema: Schema | pa.Schema,
+        location: str | None = None,
+        partition_spec: PartitionSpec = UNPARTITIONED_PARTITION_SPEC,
+        sort_order: SortOrder = UNSORTED_SORT_ORDER,
+        properties: Properties = _NO_PROPERTIES,
+    ) -> StagedTable:
+        levels = self.identifier_to_tuple(identifier)
+        request = self._request(schema, partition_spec, sort_order, properties)
+        with _in_their_words(identifier):
+            loaded = self._tables.create(levels, request, stages=True)
+        metadata = TableMetadataUtil.parse_raw(json.dumps(loaded.metadata))
+        return StagedTable(levels, metadata, "", self._load_file_io(metadata.properties, metadata.location), self)
+
+    def commit_table(
+        self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
+    ) -> CommitTableResponse:
+        change = TableChange(table.name(), [_plain(one) for one in requirements], [_plain(one) for one in updates])
+        with _in_their_words(table.name(), commits=True):
+            (loaded,) = self._tables.commit([change])
+        metadata = TableMetadataUtil.parse_raw(json.dumps(loaded.metadata))
+        return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": loaded.location})
+
+    def drop_table(self, identifier: str | Identifier) -> None:
+        """Take a table off the branch. Its files stay as long as a commit, a tag or another branch needs them."""
+        with _in_their_words(identifier):
+            self._tables.drop(self.identifier_to_tuple(identifier))
+
+    def purge_table(self, identifier: str | Identifier) -> None:
+        """The same as `drop_table`: nobody but a collection of garbage deletes files that others may need."""
+        self.drop_table(identifier)
+
+    def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
+        target = self.identifier_to_tuple(to_identifier)
+        with _in_their_words(from_identifier, target):
+            self._tables.rename(self.identifier_to_tuple(from_identifier), target)
+        return self.load_table(target)
+
+    def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:
+        """Make a table of metadata in this repository, such as that of a table that was dropped."""
+        levels = self.identifier_to_tuple(identifier)
+        if overwrite and self.table_exists(levels):
+            self.drop_table(levels)
+        with _in_their_words(identifier):
+            return self._opened(levels, self._tables.register(levels, metadata_location))
+
+    def _opened(self, levels: Identifier, loaded: Loaded) -> Table:
+        metadata = TableMetadataUtil.parse_raw(json.dumps(loaded.metadata))
+        return Table(levels, metadata, loaded.location, self._load_file_io(metadata.properties, loaded.location), self)
+
+    def _request(
+        self, schema: Schema | pa.Schema, spec: PartitionSpec, order: SortOrder, properties: Properties
+    ) -> dict[str, Any]:
+        version = int(properties.get(VERSION, VERSION_DEFAULT))
+        converted = self._convert_schema_if_needed(schema, version)  # type: ignore[arg-type]
+        fresh = assign_fresh_schema_ids(converted)  # one that was made of Arrow's has none
+        return {
+            "schema": _plain(fresh),
+            "partition-spec": _plain(assign_fresh_partition_spec_ids(spec, converted, fresh)),
+            "write-order": _plain(assign_fresh_sort_order_ids(order, converted, fresh)),
+            "properties": {name: str(value) for name, value in properties.items()},
+        }
+
+    # --- views: there are none ------------------------------------------------------------------------------------
+
+    def list_views(self, namespace: str | Identifier) -> list[Identifier]:
+        self.load_namespace_properties(namespace)
+        return []
+
+    def view_exists(self, identifier: str | Identifier) -> bool:
+        return False
+
+    def load_view(self, identifier: str | Identifier) -> View:
+        raise theirs.NoSuchViewError(f"There is no view {identifier!r}.")
+
+    def drop_view(self, identifier: str | Identifier) -> None:
+        raise theirs.NoSuchViewError(f"There is no view {identifier!r}.")
+
+    def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
+        raise NotImplementedError("Views cannot be registered on a branch.")
+
+
+def _plain(model: IcebergBaseModel) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(model.model_dump_json())
+    return found
+
+
+@contextmanager
+def _in_their_words(*identifiers: Any, commits: bool = False) -> Iterator[None]:
+    """Raise what PyIceberg's callers expect; the sentence is ours."""
+    try:
+        yield
+    except StrandlineError as error:
+        kind = _kind_of(error, commits=commits, is_namespace=len(identifiers) == 1 and _is_namespace(identifiers[0]))
+        if kind is None:
+            raise
+        raise kind(str(error)) from error
+
+
+def _is_namespace(identifier: Any) -> bool:
+    return isinstance(identifier, str) and "." not in identifier
+
+
+def _kind_of(error: StrandlineError, *, commits: bool, is_namespace: bool) -> type[Exception] | None:
+    if isinstance(error, NoSuchTable):
+        return theirs.NoSuchTableError
+    if isinstance(error, NoSuchNamespace):
+        return theirs.NoSuchNamespaceError
+    if isinstance(error, NotEmpty):
+        return theirs.NamespaceNotEmptyError
+    if isinstance(error, AlreadyExists):
+        return theirs.NamespaceAlreadyExistsError if is_namespace else theirs.TableAlreadyExistsError
+    if isinstance(error, Stale | Conflict):
+        return theirs.CommitFailedException
+    if isinstance(error, StoreUnavailable):
+        return theirs.CommitStateUnknownException if commits and error.happened != "no" else None
+    if isinstance(error, BadUpdate | InvalidName):
+        return theirs.ValidationError
+    return theirs.NotFoundError if isinstance(error, NotFound) and hasattr(theirs, "NotFoundError") else None

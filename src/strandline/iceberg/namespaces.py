@@ -1,0 +1,148 @@
+"""The namespaces of a ref: folders, with an object each for its properties."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from strandline.errors import AlreadyExists, Conflict, Corrupted, NotFound
+from strandline.iceberg import names
+from strandline.iceberg.names import Identifier
+from strandline.iceberg.publishing import OnRef, Plan
+from strandline.iceberg.refusals import BadUpdate
+from strandline.repository.refs.ref import Ref
+
+
+class NoSuchNamespace(NotFound):
+    """There is no such namespace."""
+
+
+class NotEmpty(Conflict):
+    """A namespace with something in it."""
+
+
+class Namespaces(OnRef):
+    """Each change is a commit of its own."""
+
+    def namespaces(self, parent: Sequence[str] = ()) -> list[Identifier]:
+        """The namespaces right below another one, in the order of their names.
+
+        Raises:
+            NotFound: there is no such parent.
+        """
+        above = names.check_identifier(parent, "namespace") if parent else ()
+        head = self.head
+        if above and not has_namespace(head, above):
+            raise no_namespace(above)
+        found = []
+        for row in head.list(names.folder_of(above), delimiter="/"):
+            level = row.path[len(names.folder_of(above)) :].rstrip("/")
+            if row.path.endswith("/") and not is_table(head, (*above, level)):
+                found.append((*above, level))
+        return found
+
+    def namespace(self, levels: Sequence[str]) -> dict[str, str]:
+        """The properties of a namespace; raises `NotFound`."""
+        namespace = names.check_identifier(levels, "namespace")
+        head = self.head
+        if not has_namespace(head, namespace):
+            raise no_namespace(namespace)
+        return _properties(head, namespace)
+
+    def create_namespace(self, levels: Sequence[str], properties: Mapping[str, str]) -> None:
+        """Make a namespace; raises `AlreadyExists`."""
+        namespace = names.check_identifier(levels, "namespace")
+
+        def decide(head: Ref) -> Plan:
+            if has_namespace(head, namespace) or is_table(head, namespace):
+                raise AlreadyExists(f"There is {names.shown(namespace)!r} already.", next="Take another name.")
+            plan = Plan(f"create namespace {names.shown(namespace)}")
+            self._put_properties(plan, head, namespace, dict(properties))
+            return plan
+
+        self._publish(decide)
+
+    def drop_namespace(self, levels: Sequence[str]) -> None:
+        """Remove an empty namespace.
+
+        Raises:
+            NotFound: there is none.
+            Conflict: something is in it.
+        """
+        namespace = names.check_identifier(levels, "namespace")
+
+        def decide(head: Ref) -> Plan:
+            if not has_namespace(head, namespace):
+                raise no_namespace(namespace)
+            marker = names.marker_of(namespace)
+            inside = [row.path for row in head.list(names.folder_of(namespace), amount=2) if row.path != marker]
+            if inside:
+                raise NotEmpty(f"The namespace {names.shown(namespace)!r} is not empty.", paths=inside)
+            plan = Plan(f"drop namespace {names.shown(namespace)}")
+            plan.expected[marker], plan.changes[marker] = head.find(marker), None
+            return plan
+
+        self._publish(decide)
+
+    def update_namespace(
+        self, levels: Sequence[str], removals: Sequence[str], changed: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Change properties of a namespace; returns those that it had before.
+
+        Raises:
+            NotFound: there is none.
+            BadUpdate: a property is to be removed and set.
+        """
+        namespace = names.check_identifier(levels, "namespace")
+        if both := set(removals) & set(changed):
+            raise BadUpdate(f"The property {min(both)[:80]!r} is to be removed and set.")
+
+        def decide(head: Ref) -> Plan:
+            if not has_namespace(head, namespace):
+                raise no_namespace(namespace)
+            before = _properties(head, namespace)
+            after = {name: value for name, value in {**before, **changed}.items() if name not in removals}
+            plan = Plan(f"set properties of namespace {names.shown(namespace)}", result=before)
+            if after != before:
+                self._put_properties(plan, head, namespace, after)
+            return plan
+
+        found: dict[str, str] = self._publish(decide)
+        return found
+
+    def _put_properties(self, plan: Plan, head: Ref, namespace: Identifier, properties: dict[str, str]) -> None:
+        if not all(isinstance(value, str) for value in properties.values()):
+            raise BadUpdate("The properties of a namespace are texts by name.")
+        marker, branch = names.marker_of(namespace), self._branch
+        data = msgspec.json.encode({"properties": properties}, order="sorted")
+        plan.expected[marker] = head.find(marker)
+        plan.changes[marker] = self._stored(branch._new_key(marker), data, None)
+
+
+def no_namespace(namespace: Identifier) -> NoSuchNamespace:
+    """The error about a namespace that is not there."""
+    return NoSuchNamespace(f"There is no namespace {names.shown(namespace)!r}.", next="Create it first.")
+
+
+def has_namespace(head: Ref, namespace: Identifier) -> bool:
+    """Whether somebody made it, or something lies in it that is not one table's."""
+    if is_table(head, namespace):
+        return False
+    return next(iter(head.list(names.folder_of(namespace), amount=1)), None) is not None
+
+
+def is_table(head: Ref, identifier: Identifier) -> bool:
+    """Whether a name is that of a table, of Iceberg's or of our own."""
+    folder = names.folder_of(identifier)
+    return head.exists(folder + names.POINTER) or head.exists(folder + names.NATIVE)
+
+
+def _properties(head: Ref, namespace: Identifier) -> dict[str, str]:
+    marker = names.marker_of(namespace)
+    if not head.exists(marker):
+        return {}
+    try:
+        return msgspec.json.decode(head.read(marker), type=dict[str, dict[str, str]])["properties"]
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise Corrupted(f"The properties of namespace {names.shown(namespace)!r} cannot be read: {error}.") from None

@@ -1,0 +1,106 @@
+"""One change of a ref's tables and namespaces: decided on the head, stored, and published if the head is that still."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from blake3 import blake3
+
+from strandline.errors import Conflict, NotAllowed
+from strandline.iceberg.refusals import Stale
+from strandline.repository.branch import Branch
+from strandline.repository.commits.drafts import make_draft
+from strandline.repository.commits.one_shot import Asked, publish_entries
+from strandline.repository.refs.expressions import Target
+from strandline.repository.refs.ref import Ref
+from strandline.results.rows import ObjectInfo
+from strandline.tree.rows import Entry, user_metadata_json
+
+ATTEMPTS = 20
+"""How often a change is decided anew when others publish at the same time."""
+_JSON = "application/json"
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be published, decided on one head."""
+
+    message: str = ""
+    metadata: dict[str, str] = field(default_factory=dict)
+    changes: dict[str, Entry | None] = field(default_factory=dict)
+    expected: dict[str, ObjectInfo | None] = field(default_factory=dict)
+    result: Any = None
+
+
+class OnRef:
+    """What is read at a ref, and published to it if it is a branch.
+
+    Args:
+        committer: of the commits; by default the lake's.
+        writer: the name by which a protection of the branch may allow changes.
+    """
+
+    def __init__(self, ref: Ref, *, committer: str | None = None, writer: str = "iceberg") -> None:
+        self._ref = ref
+        self._core = ref._core
+        self._committer = committer
+        self._writer = writer
+
+    @property
+    def head(self) -> Ref:
+        """What is committed, as of now."""
+        ref = self._ref
+        if not isinstance(ref, Branch):
+            return ref
+        commit = ref._at.read(shared=True).branch.head
+        return Ref(ref._core, ref.name, Target("commit", commit, ref.name, ref.branch_id))
+
+    @property
+    def _branch(self) -> Branch:
+        if not isinstance(self._ref, Branch):
+            raise NotAllowed(f"{self._ref.expression!r} cannot be changed.", next="Only branches can be written.")
+        return self._ref
+
+    def _publish(self, decide: Callable[[Ref], Plan]) -> Any:
+        """Publish what is decided on the head, on whatever the head is by then.
+
+        Invariant: a plan is published only if each path that it was decided on holds on the head what it held when it
+        was read (`one_shot.publish`). What was stored for a plan that surely was not published is deleted again.
+        """
+        branch = self._branch
+        for _ in range(ATTEMPTS):
+            plan = decide(self.head)
+            if not plan.changes:
+                return plan.result
+            draft = make_draft(self._core, plan.message, plan.metadata, self._committer)
+            asked = Asked(self._writer)
+            try:
+                publish_entries(self._core, branch._at, plan.changes, plan.expected, draft, asked)
+            except Conflict as error:
+                self._forget(plan)
+                if type(error) is not Conflict:
+                    raise
+                continue
+            return plan.result
+        raise Stale(
+            f"Others kept publishing to branch {branch.name!r}, {ATTEMPTS} times in a row.", next="Repeat the call."
+        )
+
+    def _forget(self, plan: Plan) -> None:
+        known = {info.physical_address for info in plan.expected.values() if info is not None}
+        stored = {entry.physical_address for entry in plan.changes.values() if entry is not None}
+        self._core.resolver.namespace.delete_many(sorted(stored - known))
+
+    def _stored(self, key: str, data: bytes, told: dict[str, str] | None) -> Entry:
+        self._core.resolver.namespace.put(key, data, "fresh")
+        now_us = self._core.stores.clock.now_us()
+        checksum = f"blake3:{blake3(data).hexdigest()}"
+        return Entry(key, len(data), checksum, now_us, _JSON, user_metadata_json(told))
+
+    def _url(self, key: str) -> str:
+        return f"{self._core.resolver.namespace.url}/{key}"
+
+    def _now_ms(self) -> int:
+        return self._core.stores.clock.now_us() // 1_000

@@ -1,0 +1,13 @@
+"""Why a change of a table's metadata is refused: what Iceberg's clients are answered, and what they then do."""
+
+from __future__ import annotations
+
+from strandline.errors import Conflict, UsageError
+
+
+class BadUpdate(UsageError):
+    """An update, a requirement or a request that cannot mean anything; clients give up (400)."""
+
+
+class Stale(Conflict):
+    """What the client decided on is not the table any more; clients read it again and retry (409)."""

@@ -1,0 +1,177 @@
+"""Schemas of tables as plain JSON: ids, names, and what a version of the format allows. Pure.
+
+Source: "Schemas and Data Types" and "Appendix C: JSON serialization" of the Iceberg Table Spec, versions 1 to 3.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import count
+from typing import Any
+
+from strandline.iceberg.refusals import BadUpdate
+
+Json = dict[str, Any]
+DEPTH_MAX = 100
+"""Of types in types; JSON of clients may nest as deep as it likes."""
+FIRST_SCHEMA_ID = 0
+_PLAIN = frozenset(
+    "boolean int long float double date time timestamp timestamptz string uuid binary".split()  # noqa: SIM905
+)
+_SINCE_3 = re.compile(r"timestamp_ns|timestamptz_ns|unknown|variant|geometry(\(.*\))?|geography(\(.*\))?")
+_WITH_LENGTH = re.compile(r"fixed\[\d{1,9}\]|decimal\(\s*\d{1,2}\s*,\s*\d{1,2}\s*\)")
+
+
+class _Part:
+    """A field, an element, a key or a value: whatever has an id and a type of its own."""
+
+    __slots__ = ("holder", "id_key", "name", "type_key")
+
+    def __init__(self, holder: Json, id_key: str, type_key: str, name: str) -> None:
+        self.holder = holder
+        self.id_key = id_key
+        self.type_key = type_key
+        self.name = name
+
+    @property
+    def id(self) -> int:
+        return int(self.holder[self.id_key])
+
+    @property
+    def type(self) -> Any:
+        return self.holder[self.type_key]
+
+
+def _parts(kind: Any) -> list[_Part]:
+    """What a type holds directly; nothing of a primitive one.
+
+    Raises:
+        BadUpdate: it is not a type.
+    """
+    if isinstance(kind, str):
+        return []
+    name = kind.get("type") if isinstance(kind, dict) else None
+    try:
+        if name == "struct":
+            return [_Part(field, "id", "type", field["name"]) for field in kind["fields"] if field["type"] is not None]
+        if name == "list":
+            return [_Part(kind, "element-id", "element", "element")]
+        if name == "map":
+            return [_Part(kind, "key-id", "key", "key"), _Part(kind, "value-id", "value", "value")]
+    except (KeyError, TypeError) as error:
+        raise BadUpdate(f"A {name} of the schema lacks something: {error}.") from None
+    raise BadUpdate(f"The schema has a type that is not known: {str(kind)[:80]}.")
+
+
+def walk(schema: Json) -> Iterator[tuple[str, _Part]]:
+    """All that has an id, with its full name, outer ones first.
+
+    Raises:
+        BadUpdate: the schema is malformed, or nests too deeply.
+    """
+    level = [("", schema, 0)]
+    while level:
+        following = []
+        for prefix, kind, depth in level:
+            if depth > DEPTH_MAX:
+                raise BadUpdate(f"The schema nests more than {DEPTH_MAX} types.")
+            for part in _parts(kind):
+                name = f"{prefix}.{part.name}" if prefix else str(part.name)
+                yield name, part
+                following.append((name, part.type, depth + 1))
+        level = following
+
+
+def check(schema: Any, version: int) -> None:
+    """Raise `BadUpdate` unless a table of this format version can have the schema."""
+    if not isinstance(schema, dict) or schema.get("type") != "struct":
+        raise BadUpdate("A schema is a struct of fields.")
+    ids: set[int] = set()
+    names: set[str] = set()
+    for name, part in walk(schema):
+        number = part.holder.get(part.id_key)
+        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 31:
+            raise BadUpdate(f"The id of {name[:80]!r} is not a number from 0 on.")
+        if number in ids or name in names:
+            raise BadUpdate(f"The id or the name of {name[:80]!r} is there twice.")
+        ids.add(number)
+        names.add(name)
+        if isinstance(part.type, str):
+            _check_primitive(part.type, name, version)
+        if version < 3 and part.holder.get("initial-default") is not None:
+            raise BadUpdate(f"{name[:80]!r} has an initial default, which tables of version {version} cannot have.")
+    _check_identifiers(schema)
+
+
+def _check_identifiers(schema: Json) -> None:
+    """Rows are told apart by columns that always hold a value, and one that can be compared."""
+    wanted = schema.get("identifier-field-ids") or ()
+    parts = {part.id: part for _, part in walk(schema)} if wanted else {}
+    for number in wanted:
+        part = parts.get(number)
+        if part is None or not part.holder.get("required") or part.type not in _PLAIN - {"float", "double"}:
+            raise BadUpdate(f"Field {number} cannot be an identifier: it has to be a required column of a plain type.")
+
+
+def _check_primitive(kind: str, name: str, version: int) -> None:
+    if kind in _PLAIN or _WITH_LENGTH.fullmatch(kind):
+        return
+    if not _SINCE_3.fullmatch(kind):
+        raise BadUpdate(f"{name[:80]!r} is of the type {kind[:80]!r}, which is not known.")
+    if version < 3:
+        raise BadUpdate(f"{name[:80]!r} is of the type {kind[:80]!r}, which tables of version {version} cannot have.")
+
+
+def highest_id(schema: Json) -> int:
+    """The greatest id of a field, an element, a key or a value; 0 if there is none."""
+    return max((part.id for _, part in walk(schema)), default=0)
+
+
+def types_by_id(schema: Json) -> dict[int, Any]:
+    """By the id of whatever has one, its type."""
+    return {part.id: part.type for _, part in walk(schema)}
+
+
+def content(schema: Json) -> Json:
+    """What makes two schemas the same: all but their own id."""
+    return {
+        "fields": schema.get("fields"),
+        "identifier-field-ids": sorted(schema.get("identifier-field-ids") or ()),
+    }
+
+
+def with_fresh_ids(schema: Json) -> tuple[Json, dict[int, int]]:
+    """The schema of a new table, whose ids are given from 1 on, a struct's before those within; and by old id the new.
+
+    Source: what Iceberg's own catalogs do with the schema of a request, so that ids of another table mean nothing.
+    """
+    numbers = count(1)
+    given: dict[int, int] = {}
+
+    def fresh(old: int) -> int:
+        given[old] = new = next(numbers)
+        return new
+
+    made = _renumbered(schema, fresh, 0)
+    made["schema-id"] = FIRST_SCHEMA_ID
+    if schema.get("identifier-field-ids"):
+        made["identifier-field-ids"] = [given[old] for old in schema["identifier-field-ids"]]
+    return made, given
+
+
+def _renumbered(kind: Any, fresh: Callable[[int], int], depth: int) -> Any:
+    if isinstance(kind, str):
+        return kind
+    made = dict(kind)
+    if kind["type"] == "struct":
+        made["fields"] = fields = [{**field, "id": fresh(field["id"])} for field in kind["fields"]]
+        for field in fields:
+            field["type"] = _renumbered(field["type"], fresh, depth + 1)
+        return made
+    parts = _parts(made)
+    for part in parts:
+        made[part.id_key] = fresh(part.id)
+    for part in parts:
+        made[part.type_key] = _renumbered(part.type, fresh, depth + 1)
+    return made

@@ -1,0 +1,324 @@
+"""The Iceberg tables of a ref, as catalogs speak of them: each change is a commit of its own on the branch.
+
+A change reads the head, decides, stores the new metadata, and publishes it in one shot if the head still holds what was
+read; else it begins anew. So an error of the client's means that nothing happened, and only `OutcomeUnknown` and
+`StoreUnavailable` leave it open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pyarrow.compute as pc
+
+from strandline.blob import BlobNotFound
+from strandline.errors import AlreadyExists, Corrupted, NotFound, ObjectMissing
+from strandline.iceberg import names, requirements, updates
+from strandline.iceberg.creation import new_table
+from strandline.iceberg.messages import message_of
+from strandline.iceberg.names import Identifier
+from strandline.iceberg.namespaces import Namespaces, has_namespace, is_table, no_namespace
+from strandline.iceberg.publishing import Plan
+from strandline.iceberg.refusals import BadUpdate
+from strandline.iceberg.schemas import Json
+from strandline.repository.branch import Branch
+from strandline.repository.commits.one_shot import entry_of
+from strandline.repository.refs.ref import Ref
+from strandline.results.rows import ObjectInfo
+from strandline.tree.rows import column
+
+MESSAGE_MAX = 1_000
+FORCED = {"gc.enabled": "false", "write.metadata.delete-after-commit.enabled": "false"}
+"""No client may delete files of a table: those of other branches and commits may be among them."""
+_PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+
+
+class NoSuchTable(NotFound):
+    """There is no such table; of another kind than a namespace that is not there, since clients tell them apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A table as it is.
+
+    Attributes:
+        metadata: as it is stored, but with the location of this branch.
+        location: of the file that holds it, as a URL; "" if nothing is stored yet.
+    """
+
+    metadata: Json
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableChange:
+    """What a client asks of one table."""
+
+    identifier: Identifier
+    requirements: Sequence[Any]
+    updates: Sequence[Any]
+
+
+class Tables(Namespaces):
+    """The tables of a ref and their namespaces; only those of a branch can be changed."""
+
+    def tables(self, levels: Sequence[str]) -> list[Identifier]:
+        """The tables of a namespace, in the order of their names; raises `NotFound`."""
+        namespace = names.check_identifier(levels, "namespace")
+        head, folder = self.head, names.folder_of(namespace)
+        if not has_namespace(head, namespace):
+            raise no_namespace(namespace)
+        paths = column(head.list(folder).to_arrow(), "path")
+        ends = paths.filter(pc.ends_with(paths, "/" + names.POINTER)).to_pylist()
+        found = [path[len(folder) : -len(names.POINTER) - 1] for path in ends]
+        return [(*namespace, name) for name in found if name and "/" not in name]
+
+    def exists(self, identifier: Sequence[str]) -> bool:
+        """Whether there is such a table."""
+        return self.head.find(names.pointer_of(names.check_identifier(identifier))) is not None
+
+    def load(self, identifier: Sequence[str]) -> Loaded:
+        """A table; raises `NotFound`."""
+        table = names.check_identifier(identifier)
+        head = self.head
+        return self._loaded(self._found(head, table), table)
+
+    def create(self, identifier: Sequence[str], request: Json, *, stages: bool = False) -> Loaded:
+        """Make a table.
+
+        Args:
+            request: see `creation.new_table`.
+            stages: store nothing yet: a commit that asserts the creation will.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            NotFound: there is no such namespace.
+            BadUpdate: the request is malformed.
+        """
+        table = names.check_identifier(identifier)
+        self._refuse_places(request.get("properties") or {})
+        key = names.new_table_key()
+        made = new_table(request, names.new_uuid(), self._location(key), self._now_ms())
+        _force(made)
+        if stages:
+            self._refuse_taken(self.head, table)
+            return Loaded(made, "")
+
+        def decide(head: Ref) -> Plan:
+            self._refuse_taken(head, table)
+            plan = Plan(f"create table {names.shown(table)}", {"iceberg.table": names.shown(table)})
+            plan.result = self._put_table(plan, table, made, None, key)
+            return plan
+
+        loaded: Loaded = self._publish(decide)
+        return loaded
+
+    def commit(self, changes: Sequence[TableChange]) -> list[Loaded]:
+        """Apply what a client asks of one table or several: all of it, in one commit, or nothing.
+
+        Raises:
+            Stale: a requirement does not hold, or others went on publishing.
+            AlreadyExists: a table that is to be made is there.
+            NotFound: a table, or the namespace of a new one, is not there.
+            BadUpdate: a request is malformed.
+        """
+        tables = [names.check_identifier(one.identifier) for one in changes]
+        if not tables or len(set(tables)) < len(tables):
+            raise BadUpdate("Give each table that changes once.")
+
+        def decide(head: Ref) -> Plan:
+            plan = Plan(result=[])
+            told = []
+            for table, change in zip(tables, changes, strict=True):
+                if requirements.is_create(change.requirements):
+                    self._refuse_taken(head, table)
+                    before, found = None, None
+                else:
+                    found = self._found(head, table)
+                    before = self._stored_metadata(found, table)
+                loaded = self._changed(plan, table, change, before, found)
+                plan.result.append(loaded)
+                if loaded.location != (found and self._url(found.physical_address)):
+                    told.append(message_of(names.shown(table), change.updates, is_new=before is None))
+            plan.message = "; ".join(one.text for one in told)[:MESSAGE_MAX]
+            plan.metadata = told[0].metadata if len(told) == 1 else {}
+            return plan
+
+        loaded: list[Loaded] = self._publish(decide)
+        return loaded
+
+    def _changed(
+        self, plan: Plan, table: Identifier, change: TableChange, before: Json | None, found: ObjectInfo | None
+    ) -> Loaded:
+        """Decide one change, and put what comes of it into the plan."""
+        if before is not None and found is not None:
+            if _is_done(before, change.updates):
+                return self._loaded(found, table)
+            requirements.check(change.requirements, before)
+        for one in change.updates:
+            if isinstance(one, dict) and one.get("action") in ("set-properties", "remove-properties"):
+                self._refuse_forced(one)
+        previous = "" if found is None else self._url(found.physical_address)
+        after = updates.apply(before, change.updates, self._now_ms(), previous=previous)
+        if after is before and found is not None:
+            return self._loaded(found, table)
+        key = self._staged_key(change.updates) if found is None else names.table_key_of(found.physical_address)
+        return self._put_table(plan, table, after, found, key or names.new_table_key())
+
+    def _staged_key(self, asked: Sequence[Any]) -> str | None:
+        """What a staged creation said that the table's files lie below; None if it was not one of this branch."""
+        for one in asked:
+            if one.get("action") == "set-location":
+                key = names.table_key_of(str(one.get("location")).removeprefix(self._url("")) + "/")
+                if key is not None and one["location"] == self._location(key):
+                    return key
+        return None
+
+    def register(self, identifier: Sequence[str], location: str) -> Loaded:
+        """Make a table of metadata that lies in the lake already, such as that of a table that was dropped.
+
+        Args:
+            location: of the metadata, as `Loaded.location` has it.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            NotFound: there is no such namespace, or no such metadata.
+            BadUpdate: the location is not one of this repository's tables.
+        """
+        table = names.check_identifier(identifier)
+        place = location.removeprefix(self._url(""))
+        key = names.table_key_of(place)
+        if key is None or place == location or not place.endswith(names.METADATA_SUFFIX) or "/../" in place:
+            raise BadUpdate(f"{location[:200]!r} is not the metadata of a table of this repository.")
+        made = self._read(place, table)
+
+        def decide(head: Ref) -> Plan:
+            self._refuse_taken(head, table)
+            plan = Plan(f"register table {names.shown(table)}", {"iceberg.table": names.shown(table)})
+            plan.result = self._put_table(plan, table, made, None, key)
+            return plan
+
+        loaded: Loaded = self._publish(decide)
+        return loaded
+
+    def drop(self, identifier: Sequence[str]) -> None:
+        """Take a table off the branch; its files stay as long as a commit needs them. Raises `NotFound`."""
+        table = names.check_identifier(identifier)
+
+        def decide(head: Ref) -> Plan:
+            path = names.pointer_of(table)
+            plan = Plan(f"drop table {names.shown(table)}", {"iceberg.table": names.shown(table)})
+            plan.expected[path], plan.changes[path] = self._found(head, table), None
+            return plan
+
+        self._publish(decide)
+
+    def rename(self, identifier: Sequence[str], target: Sequence[str]) -> None:
+        """Give a table another name, perhaps in another namespace.
+
+        Raises:
+            NotFound: there is no such table, or no such namespace.
+            AlreadyExists: the name is taken.
+        """
+        table, other = names.check_identifier(identifier), names.check_identifier(target)
+
+        def decide(head: Ref) -> Plan:
+            found = self._found(head, table)
+            self._refuse_taken(head, other)
+            old, new = names.pointer_of(table), names.pointer_of(other)
+            plan = Plan(f"rename table {names.shown(table)} to {names.shown(other)}")
+            plan.expected, plan.changes = {old: found, new: None}, {old: None, new: entry_of(found)}
+            return plan
+
+        self._publish(decide)
+
+    def _put_table(self, plan: Plan, table: Identifier, made: Json, found: ObjectInfo | None, key: str) -> Loaded:
+        """Store metadata, and have the table's path point to it."""
+        made = {**made, "location": self._location(key)}
+        _force(made)
+        version = 0 if found is None else names.version_of(found.physical_address) + 1
+        place = names.new_metadata_key(key, self._branch.branch_id, version)
+        snapshot = made.get("current-snapshot-id", -1)
+        told = {"iceberg.uuid": made["table-uuid"], "iceberg.format-version": str(made["format-version"])}
+        if snapshot not in (-1, None):
+            told["iceberg.snapshot"] = str(snapshot)
+        path = names.pointer_of(table)
+        plan.expected[path] = found
+        plan.changes[path] = self._stored(place, msgspec.json.encode(made), told)
+        return Loaded(made, self._url(place))
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _found(self, head: Ref, table: Identifier) -> ObjectInfo:
+        found = head.find(names.pointer_of(table))
+        if found is None:
+            is_native = head.exists(names.folder_of(table) + names.NATIVE)
+            hint = "It is a native table: use branch.table()." if is_native else "List the tables of its namespace."
+            raise NoSuchTable(f"There is no Iceberg table {names.shown(table)!r}.", next=hint)
+        return found
+
+    def _stored_metadata(self, found: ObjectInfo, table: Identifier) -> Json:
+        return self._read(found.physical_address, table)
+
+    def _read(self, key: str, table: Identifier) -> Json:
+        try:
+            metadata: Json = msgspec.json.decode(self._core.resolver.namespace.get(key))
+        except BlobNotFound:
+            raise ObjectMissing(
+                f"The metadata of table {names.shown(table)!r} is gone: {key}.", next="Restore it from a backup."
+            ) from None
+        except msgspec.MsgspecError as error:
+            raise Corrupted(f"The metadata of table {names.shown(table)!r} cannot be read: {error}.") from None
+        if not isinstance(metadata, dict) or not {"table-uuid", "format-version", "schemas"} <= set(metadata):
+            raise Corrupted(f"The metadata of table {names.shown(table)!r} is not that of a table.")
+        return metadata
+
+    def _loaded(self, found: ObjectInfo, table: Identifier) -> Loaded:
+        metadata = self._stored_metadata(found, table)
+        key = names.table_key_of(found.physical_address)
+        if key is not None and isinstance(self._ref, Branch):
+            metadata["location"] = self._location(key)
+        return Loaded(metadata, self._url(found.physical_address))
+
+    def _refuse_taken(self, head: Ref, table: Identifier) -> None:
+        if not has_namespace(head, table[:-1]):
+            raise no_namespace(table[:-1])
+        if is_table(head, table):
+            raise AlreadyExists(f"There is a table {names.shown(table)!r} already.", next="Take another name.")
+
+    def _refuse_forced(self, update: Json) -> None:
+        given = update.get("updates") or {}
+        names_given = given if isinstance(given, dict) else {}
+        self._refuse_places(names_given)
+        removals = update.get("removals")
+        gone = removals if isinstance(removals, list) else []
+        for name, value in FORCED.items():
+            if names_given.get(name, value) != value or name in gone:
+                raise BadUpdate(
+                    f"{name} is {value} for tables of a lake: other branches and commits need their files.",
+                    next="Garbage is collected by `strandline gc`.",
+                )
+
+    def _refuse_places(self, properties: Mapping[str, Any]) -> None:
+        for name in _PLACES:
+            if name in properties:
+                raise BadUpdate(f"{name} cannot be set: where a table's files lie is the lake's to decide.")
+
+    def _location(self, table_key: str) -> str:
+        return self._url(names.files_below(table_key, self._branch.branch_id))
+
+
+def _force(metadata: Json) -> None:
+    metadata["properties"] = {**(metadata.get("properties") or {}), **FORCED}
+
+
+def _is_done(table: Json, asked: Sequence[Any]) -> bool:
+    """Whether this very commit was made before, and its reply was lost: its snapshots are there, as it wrote them."""
+    added = [one.get("snapshot") for one in asked if isinstance(one, dict) and one.get("action") == "add-snapshot"]
+    if not added or not all(isinstance(one, dict) for one in added):
+        return False
+    held = {(one["snapshot-id"], one.get("manifest-list")) for one in table.get("snapshots") or []}
+    return all((one.get("snapshot-id"), one.get("manifest-list")) in held for one in added if one is not None)
