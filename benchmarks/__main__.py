@@ -35,6 +35,7 @@ NAMES = (
     "tables",
     "transactions",
     "garbage",
+    "iceberg",
     "locks",
     "shards",
     "shard_service",

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
-from strandline import metrics
+from strandline import forks, metrics
 from strandline.branch import repeats
 from strandline.branch.reflog import keep_moves
 from strandline.branch.rules.record import WRITE_IDS_KEPT, BranchRecord, Deleted, RefRecord, what_changed
@@ -53,6 +53,8 @@ class BranchCell:
         self.changes: deque[tuple[str, CommitId]] = deque(maxlen=CHANGES_KEPT)
         """What others did to the branch lately, and the head that they left."""
         self.change_count = 0
+        self.turn = forks.lock()
+        """For callers that decide anew when they lose a race: those of one process need not race each other."""
         self._key = name.encode()
         self._last: Seen | None = None
         self._shared_get = SharedRead(lambda: stores.kv.get(stores.refs, self._key), stores.clock)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from blake3 import blake3
 
-from strandline.errors import Conflict, NotAllowed
+from strandline.errors import Conflict, NotAllowed, StoreUnavailable, StrandlineError
 from strandline.iceberg.refusals import Stale
 from strandline.repository.branch import Branch
 from strandline.repository.commits.drafts import make_draft
@@ -20,6 +21,7 @@ from strandline.tree.rows import Entry, user_metadata_json
 
 ATTEMPTS = 20
 """How often a change is decided anew when others publish at the same time."""
+TURN_S = 5.0
 _JSON = "application/json"
 
 
@@ -71,27 +73,44 @@ class OnRef:
         """
         branch = self._branch
         for _ in range(ATTEMPTS):
-            plan = decide(self.head)
-            if not plan.changes:
-                return plan.result
-            draft = make_draft(self._core, plan.message, plan.metadata, self._committer)
-            asked = Asked(self._writer)
-            try:
-                publish_entries(self._core, branch._at, plan.changes, plan.expected, draft, asked)
-            except Conflict as error:
-                self._forget(plan)
-                if type(error) is not Conflict:
-                    raise
-                continue
-            return plan.result
+            with self._turn(branch):
+                plan = decide(self.head)
+                if not plan.changes or self._is_published(branch, plan):
+                    return plan.result
         raise Stale(
             f"Others kept publishing to branch {branch.name!r}, {ATTEMPTS} times in a row.", next="Repeat the call."
         )
 
+    @contextmanager
+    def _turn(self, branch: Branch) -> Iterator[None]:
+        """Let one caller of this process decide at a time; one that waits for long goes on, and may lose a race."""
+        turn = branch._at.cell.turn
+        is_mine = turn.acquire(timeout=TURN_S)
+        try:
+            yield
+        finally:
+            if is_mine:
+                turn.release()
+
+    def _is_published(self, branch: Branch, plan: Plan) -> bool:
+        """Publish a plan; False if the head holds something else by now than it was decided on."""
+        draft = make_draft(self._core, plan.message, plan.metadata, self._committer)
+        try:
+            publish_entries(self._core, branch._at, plan.changes, plan.expected, draft, Asked(self._writer))
+        except StoreUnavailable:
+            raise  # it may have happened
+        except StrandlineError as error:
+            self._forget(plan)
+            if type(error) is not Conflict:
+                raise
+            return False
+        return True
+
     def _forget(self, plan: Plan) -> None:
         known = {info.physical_address for info in plan.expected.values() if info is not None}
         stored = {entry.physical_address for entry in plan.changes.values() if entry is not None}
-        self._core.resolver.namespace.delete_many(sorted(stored - known))
+        with suppress(StrandlineError):  # what stays is garbage
+            self._core.resolver.namespace.delete_many(sorted(stored - known))
 
     def _stored(self, key: str, data: bytes, told: dict[str, str] | None) -> Entry:
         self._core.resolver.namespace.put(key, data, "fresh")
