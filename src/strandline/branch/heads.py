@@ -26,7 +26,7 @@ from strandline.branch.staged import scan_staged
 from strandline.branch.stores import Stores
 from strandline.branch.token_queue import dropped, item_pair, put_item
 from strandline.branch.view import in_effect
-from strandline.errors import Advice, OutcomeUnknown, StoreUnavailable, UncommittedChanges, some_paths
+from strandline.errors import Advice, OutcomeUnknown, StoreUnavailable, StrandlineError, UncommittedChanges, some_paths
 from strandline.ids import CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference, diff
@@ -51,22 +51,41 @@ Mark = Callable[[BranchRecord, CommitId], BranchRecord]
 """What the move changes besides the head, in the same swap."""
 
 
+class _CameThrough(Exception):
+    """A swap whose reply was lost has happened."""
+
+    def __init__(self, commit: Commit) -> None:
+        self.commit = commit
+
+
 @dataclass(slots=True)
 class _Tried:
-    """The heads whose swap may have happened, or may still come, and how often the head had moved before."""
+    """The heads whose swap may have happened, or may still come, and how often the head had moved before.
 
-    heads: set[CommitId] = field(default_factory=set)
+    Attributes:
+        heads: with their commits, which need not be read to say that they are there.
+        demanded: the records that these swaps demand. On any other one none of them can come any more.
+    """
+
+    heads: dict[CommitId, Commit] = field(default_factory=dict)
     since: int = 0
     unknown: OutcomeUnknown | None = None
+    demanded: set[bytes] = field(default_factory=set)
 
-    def done(self, stores: Stores, branch: BranchRecord) -> CommitId | None:
+    def refuse_done(self, stores: Stores, branch: BranchRecord) -> None:
+        """Raise `_CameThrough` if the head came to one of them: before anything else is judged on a fresh record."""
+        if self.heads and (done := self.done(stores, branch)) is not None:
+            raise _CameThrough(done)
+
+    def done(self, stores: Stores, branch: BranchRecord) -> Commit | None:
         """Which of them the head came to.
 
         Raises:
             OutcomeUnknown: it cannot be told.
         """
         try:
-            return came_to(stores, branch, self.heads, self.since)
+            found = came_to(stores, branch, self.heads.keys(), self.since)
+            return None if found is None else self.heads[found]
         except (Forgotten, StoreUnavailable):
             assert self.unknown is not None
             raise self.unknown from None
@@ -97,17 +116,64 @@ def set_head(
     Raises:
         UncommittedChanges: staged changes are in the way.
         RangeLocked: what changes between the heads is locked by somebody else.
-        BranchGone, Contention, StoreUnavailable; and what `judge` and `compute` raise.
+        BranchGone, Contention, StoreUnavailable; and what `judge` and `compute` raise. Nothing was moved then, unless
+            the error says that it is unknown.
     """
+    tried = _Tried()
+
+    def judge_new(branch: BranchRecord) -> None:
+        tried.refuse_done(at.stores, branch)  # what happened is done, whatever forbids it by now
+        judge(branch)
+
+    try:
+        return _moved(at, judge_new, verb, compute, in_the_way, mark, locks, tried)
+    except _CameThrough as came:
+        return came.commit
+    except OutcomeUnknown:
+        raise
+    except StrandlineError as error:
+        if tried.unknown is None:
+            raise
+        done = _settled(at, tried, error)
+        if done is None:
+            raise
+        return done
+
+
+def _settled(at: BranchAt, tried: _Tried, error: StrandlineError) -> Commit | None:
+    """What became of swaps with lost replies, when something else went wrong after them; None if surely nothing.
+
+    Raises:
+        OutcomeUnknown: one may have happened, or may still come.
+    """
+    assert tried.unknown is not None
+    try:
+        seen = at.read()
+    except StrandlineError:
+        raise tried.unknown from error
+    done = tried.done(at.stores, seen.branch)
+    if done is None and seen.raw in tried.demanded:
+        raise tried.unknown from error
+    return done
+
+
+def _moved(
+    at: BranchAt,
+    judge: Judge,
+    verb: str,
+    compute: Compute,
+    in_the_way: InTheWay,
+    mark: Mark,
+    locks: Collection[str],
+    tried: _Tried,
+) -> Commit:
+    """Move the head, as `set_head` says."""
     stores = at.stores
     attempts = Attempts(at.cell, verb)
-    tried = _Tried()
     while True:
         attempts.next()
         seen = _sealed(at, judge)
         branch = seen.branch
-        if tried.heads and (done := tried.done(stores, branch)) is not None:
-            return at.commits.get(done)
         if not tried.heads:
             tried.since = branch.move_count
         applied = branch.sealed_tokens
@@ -140,7 +206,7 @@ def set_head(
             pairs.append(item_pair(stores, dropped(at.name, branch, applied)))
         stores.kv.set_many(stores.records, pairs)
         why = Why(verb, new.commit.committer, stores.clock.now_us())
-        move = _Move(seen, applied, new.commit.id, compacted, why)
+        move = _Move(seen, applied, new.commit, compacted, why)
         if _swap(at, move, judge_all, mark, attempts, tried):
             at.commits.remember(new.commit)
             return new.commit
@@ -196,13 +262,13 @@ class _Move:
 
     seen: Seen
     applied: tuple[StagingToken, ...]
-    head: CommitId
+    commit: Commit
     compacted: str | None
     why: Why
 
     def onto(self, now: BranchRecord) -> BranchRecord:
         """The record after the move; `LayersMoved` if it was computed from other layers."""
-        return move_head(now, self.seen.branch, self.applied, self.head, self.compacted, self.why)
+        return move_head(now, self.seen.branch, self.applied, self.commit.id, self.compacted, self.why)
 
 
 def _swap(at: BranchAt, move: _Move, judge: Judge, mark: Mark, attempts: Attempts, tried: _Tried) -> bool:
@@ -214,7 +280,7 @@ def _swap(at: BranchAt, move: _Move, judge: Judge, mark: Mark, attempts: Attempt
     while True:
         try:
             judge(now.branch)
-            at.cell.swap(now, mark(move.onto(now.branch), move.head))
+            at.cell.swap(now, mark(move.onto(now.branch), move.commit.id))
             return True
         except LayersMoved:
             return False
@@ -222,11 +288,10 @@ def _swap(at: BranchAt, move: _Move, judge: Judge, mark: Mark, attempts: Attempt
             attempts.again()
             now = at.read()
         except OutcomeUnknown as unknown:
-            tried.heads.add(move.head)
+            tried.heads[move.commit.id] = move.commit
+            tried.demanded.add(now.raw)
             tried.unknown = unknown
             now = read_back(at, unknown)
-            if tried.done(at.stores, now.branch) is not None:
-                return True
             attempts.again()  # it did not happen yet; what is swapped next excludes it, or finds that it came first
 
 
