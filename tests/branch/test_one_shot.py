@@ -190,6 +190,14 @@ def test_a_token_is_published_once(one: Client, two: Client) -> None:
             publish(two, **{"path": "a", "content": b"1", **other}, token="job 1", expected={"a": None, "c": None})  # type: ignore[arg-type]
 
 
+def test_a_job_that_runs_again_reads_its_own_output(one: Client, two: Client) -> None:
+    """It died after it had published; what it reads now is another object than it read then."""
+    publish(one, "a", b"1")
+    made = publish(one, "a", b"2", token="job")
+    again = publish(two, "a", b"2", token="job", expected={"a": at_head(two, "a")})
+    assert again.id == made.id == one.main.commit_id
+
+
 def test_a_token_needs_a_format_that_older_versions_refuse(
     one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

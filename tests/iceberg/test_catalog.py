@@ -126,7 +126,8 @@ def test_names_and_errors_are_those_of_pyiceberg(catalog: Catalog) -> None:
     assert (catalog.list_views("db"), catalog.view_exists("db.v")) == ([], False)
     catalog.purge_table("db.inner.u")  # deletes nothing that others may need
     assert catalog.register_table("db.back", location).schema().find_type("s") == StringType()
-    catalog.register_table("db.back", location, overwrite=True)
+    catalog.create_table("db.other", pa.schema([("x", pa.int64())]))
+    assert catalog.register_table("db.other", location, overwrite=True).schema().find_type("s") == StringType()
     catalog.drop_namespace(("db", "inner"))
 
 

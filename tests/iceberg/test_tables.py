@@ -244,8 +244,12 @@ def test_a_staged_creation_stores_nothing_until_its_commit(one: Client) -> None:
     (loaded,) = tables.commit([TableChange(T, create, steps)])
     assert loaded.metadata["location"] == held["location"]  # where its files were written meanwhile
     assert ids(tables) == [1]
+    before = one.main.commit_id
+    (again,) = tables.commit([TableChange(T, create, steps)])  # whose reply was lost
+    assert (again.metadata["table-uuid"], one.main.commit_id) == (held["table-uuid"], before)
+    rival = [{**one, "uuid": names.new_uuid()} if one["action"] == "assign-uuid" else one for one in steps]
     with pytest.raises(AlreadyExists):
-        tables.commit([TableChange(T, create, steps)])
+        tables.commit([TableChange(T, create, rival)])
     other = [{**one, "location": "s3://elsewhere"} if one["action"] == "set-location" else one for one in steps]
     (loaded,) = tables.commit([TableChange(("db", "u"), create, other)])
     assert "elsewhere" not in loaded.metadata["location"]
@@ -265,6 +269,7 @@ def test_several_tables_change_together_or_not_at_all(one: Client) -> None:
         with pytest.raises(BadUpdate):
             tables.commit(bad)
     assert one.main.commit_id == before
+    assert not [key for key in one.repo._core.resolver.namespace.list_keys("ice/") if "/00001-" in key]
     tables.commit([TableChange(T, [], step), TableChange(("db", "u"), [], step)])
     assert one.main.get_commit().parents == (before,)
     assert one.main.get_commit().message == "set properties of db.t; set properties of db.u"
@@ -280,6 +285,44 @@ def test_the_same_commit_again_is_done(one: Client) -> None:
     assert tables.commit([change])[0].metadata["current-snapshot-id"] == 6
     assert ids(tables) == [5, 6]
     assert first[0].metadata["current-snapshot-id"] == 5
+
+
+def test_a_repeated_commit_of_several_tables_is_done(one: Client) -> None:
+    """It happened whole, though one of its tables shows nothing that would tell."""
+    tables = made(one)
+    made(one, "u")
+    held = tables.load(T).metadata
+    adds = added(snapshot(5, 1, **{"timestamp-ms": held["last-updated-ms"] + 1}))
+    wider = [{"action": "add-schema", "schema": schema(field(1, "k"), field(2, "s", "string"), field(3, "n"))}]
+    wanted = [{"type": "assert-last-assigned-field-id", "last-assigned-field-id": 2}]
+    both = [TableChange(T, [], adds), TableChange(("db", "u"), wanted, wider)]
+    tables.commit(both)
+    before = one.main.commit_id
+    assert [loaded.metadata["last-column-id"] for loaded in tables.commit(both)] == [2, 3]
+    assert one.main.commit_id == before
+
+
+def test_names_are_taken_once_whoever_comes_between(one: Client, two: Client) -> None:
+    tables = made(one)
+    rival = on(two)
+    one.before("set_if", 1, lambda: rival.create(["db", "late"], {"schema": SCHEMA}))
+    tables.drop(T)
+    tables.create_namespace(["empty"], {})
+    one.before("set_if", 1, lambda: rival.create(["empty", "t"], {"schema": SCHEMA}))
+    with pytest.raises(NotEmpty):
+        tables.drop_namespace(["empty"])
+    one.before("set_if", 1, lambda: rival.create(["db", "x"], {"schema": SCHEMA}))
+    with pytest.raises(AlreadyExists):
+        tables.create_namespace(["db", "x"], {})
+    one.before("set_if", 1, lambda: rival.create_namespace(["db", "y"], {}))
+    with pytest.raises(AlreadyExists):
+        tables.create(["db", "y"], {"schema": SCHEMA})
+    with pytest.raises(AlreadyExists):
+        tables.create_namespace(["db", "x", "below"], {})
+    tables.create_namespace(["gone"], {})
+    one.before("set_if", 1, lambda: rival.drop_namespace(["gone"]))
+    with pytest.raises(NoSuchNamespace):
+        tables.create(["gone", "t"], {"schema": SCHEMA})
 
 
 # --- others on the branch -----------------------------------------------------------------------------------------

@@ -17,10 +17,18 @@ from strandline.branch.heads import InTheWay, NewHead, set_head
 from strandline.branch.rules.record import BranchRecord, Done, with_done
 from strandline.branch.rules.writers import refuse_publisher
 from strandline.errors import Conflict, NothingToCommit, TransactionClosed, some_paths
-from strandline.ids import CommitId
+from strandline.ids import CommitId, prefix_end
 from strandline.tree.apply import apply
-from strandline.tree.diff import Difference
+from strandline.tree.diff import Difference, diff
 from strandline.tree.rows import Changes, Entry, rows_from_entries
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """What else must be as it was: all below some prefixes, since a commit."""
+
+    since: CommitId
+    prefixes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +42,7 @@ class OneShot:
         draft: of its commit.
         token: makes a repetition recognisable; "" if nobody repeats it.
         digest: of what was asked for under the token.
+        unchanged: where nothing may have changed.
     """
 
     publisher: str
@@ -42,6 +51,7 @@ class OneShot:
     draft: Draft
     token: str = ""
     digest: str = ""
+    unchanged: Unchanged | None = None
 
 
 class _IsDone(Exception):
@@ -103,6 +113,11 @@ def _computed(at: BranchAt, what: OneShot, head: Commit) -> NewHead:
     trees = at.stores.trees
     tree = trees.tree(head.tree_ref)
     moved = sorted(path for path, entry in what.expected.items() if trees.find(tree, path) != entry)
+    if what.unchanged is not None and what.unchanged.since != head.id:
+        before = at.commits.tree(what.unchanged.since)
+        for prefix in what.unchanged.prefixes:
+            for part in diff(trees, before, tree, prefix, prefix_end(prefix)):
+                moved += part.paths.to_pylist()
     if moved:
         raise Conflict(
             f"Branch {at.name!r} holds something else than was read at {some_paths(moved)}.",

@@ -28,6 +28,7 @@ class Building:
         added_schemas, added_specs, added_orders: the ids of all that it has added.
         added_snapshots: by id, the snapshots that it has added.
         moved: the snapshots that it has moved main to.
+        snapshot_ids: of all snapshots that there are.
     """
 
     def __init__(self, base: Json | None, now_ms: int) -> None:
@@ -42,6 +43,8 @@ class Building:
         self.added_orders: set[int] = set()
         self.added_snapshots: dict[int, Json] = {}
         self.moved: list[int] = []
+        self.snapshot_ids = {one["snapshot-id"] for one in self.items("snapshots")}
+        self._own: set[str] = set()
 
     @property
     def version(self) -> int:
@@ -55,7 +58,10 @@ class Building:
 
     def add(self, name: str, item: Json) -> None:
         """Put something at the end of a list."""
-        self.data[name] = [*self.items(name), item]
+        if name not in self._own:
+            self.data[name] = [*self.items(name)]
+            self._own.add(name)
+        self.data[name].append(item)
 
     def keep(self, name: str, wanted: Callable[[Json], bool]) -> None:
         """Leave out of a list what is not wanted."""
@@ -63,6 +69,7 @@ class Building:
         kept = [item for item in held if wanted(item)]
         if len(kept) != len(held):
             self.data[name] = kept
+            self._own.add(name)
 
     def by_id(self, name: str, key: str) -> dict[int, Json]:
         """The items of a list by their ids."""

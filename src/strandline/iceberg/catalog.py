@@ -153,10 +153,8 @@ class Catalog(MetastoreCatalog):
     def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:
         """Make a table of metadata in this repository, such as that of a table that was dropped."""
         levels = self.identifier_to_tuple(identifier)
-        if overwrite and self.table_exists(levels):
-            self.drop_table(levels)
         with _in_their_words(identifier):
-            return self._opened(levels, self._tables.register(levels, metadata_location))
+            return self._opened(levels, self._tables.register(levels, metadata_location, overwrite=overwrite))
 
     def _opened(self, levels: Identifier, loaded: Loaded) -> Table:
         metadata = TableMetadataUtil.parse_raw(json.dumps(loaded.metadata))
@@ -165,7 +163,8 @@ class Catalog(MetastoreCatalog):
     def _request(
         self, schema: Schema | pa.Schema, spec: PartitionSpec, order: SortOrder, properties: Properties
     ) -> dict[str, Any]:
-        version = int(properties.get(VERSION, VERSION_DEFAULT))
+        text = str(properties.get(VERSION, VERSION_DEFAULT))
+        version = int(text) if text in ("1", "2", "3") else VERSION_DEFAULT  # another one is refused with the request
         converted = self._convert_schema_if_needed(schema, version)  # type: ignore[arg-type]
         fresh = assign_fresh_schema_ids(converted)  # one that was made of Arrow's has none
         return {

@@ -8,6 +8,7 @@ from strandline.iceberg.building import VERSION_MAX
 from strandline.iceberg.partitions import with_sources
 from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.schemas import Json, check, with_fresh_ids
+from strandline.iceberg.shapes import check_request
 from strandline.iceberg.updates import apply
 
 VERSION = "format-version"
@@ -24,9 +25,8 @@ def new_table(request: Json, uuid: str, location: str, now_ms: int) -> Json:
     Raises:
         BadUpdate: it is malformed, or does not fit together.
     """
-    given: Any = request.get("properties") or {}
-    if not isinstance(given, dict) or not all(isinstance(value, str) for value in given.values()):
-        raise BadUpdate("The properties of a table are texts by name.")
+    check_request(request)
+    given = request.get("properties") or {}
     text = given.get(VERSION, str(VERSION_DEFAULT))
     if text not in map(str, range(1, VERSION_MAX + 1)):
         raise BadUpdate(f"The format version {text[:20]!r} is not one of 1 to {VERSION_MAX}.")

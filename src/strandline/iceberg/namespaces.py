@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from strandline.branch.one_shot import Unchanged
 from strandline.errors import AlreadyExists, Conflict, Corrupted, NotFound
 from strandline.iceberg import names
 from strandline.iceberg.names import Identifier
 from strandline.iceberg.publishing import OnRef, Plan
 from strandline.iceberg.refusals import BadUpdate
+from strandline.iceberg.shapes import encoded
 from strandline.repository.refs.ref import Ref
 
 
@@ -57,8 +59,13 @@ class Namespaces(OnRef):
         def decide(head: Ref) -> Plan:
             if has_namespace(head, namespace) or is_table(head, namespace):
                 raise AlreadyExists(f"There is {names.shown(namespace)!r} already.", next="Take another name.")
+            for depth in range(1, len(namespace)):
+                if is_table(head, namespace[:depth]):
+                    raise AlreadyExists(f"{names.shown(namespace[:depth])!r} is a table.", next="Take another name.")
             plan = Plan(f"create namespace {names.shown(namespace)}")
             self._put_properties(plan, head, namespace, dict(properties))
+            for depth in range(1, len(namespace) + 1):
+                expect_no_table(plan, namespace[:depth])
             return plan
 
         self._publish(decide)
@@ -81,6 +88,7 @@ class Namespaces(OnRef):
                 raise NotEmpty(f"The namespace {names.shown(namespace)!r} is not empty.", paths=inside)
             plan = Plan(f"drop namespace {names.shown(namespace)}")
             plan.expected[marker], plan.changes[marker] = head.find(marker), None
+            plan.unchanged = Unchanged(head.commit_id, (names.folder_of(namespace),))  # nothing came in meanwhile
             return plan
 
         self._publish(decide)
@@ -112,17 +120,23 @@ class Namespaces(OnRef):
         return found
 
     def _put_properties(self, plan: Plan, head: Ref, namespace: Identifier, properties: dict[str, str]) -> None:
-        if not all(isinstance(value, str) for value in properties.values()):
+        if not all(isinstance(one, str) for pair in properties.items() for one in pair):
             raise BadUpdate("The properties of a namespace are texts by name.")
         marker, branch = names.marker_of(namespace), self._branch
-        data = msgspec.json.encode({"properties": properties}, order="sorted")
+        data = encoded({"properties": dict(sorted(properties.items()))})
         plan.expected[marker] = head.find(marker)
-        plan.changes[marker] = self._stored(branch._new_key(marker), data, None)
+        plan.changes[marker] = self._stored(plan, branch._new_key(marker), data, None)
 
 
 def no_namespace(namespace: Identifier) -> NoSuchNamespace:
     """The error about a namespace that is not there."""
     return NoSuchNamespace(f"There is no namespace {names.shown(namespace)!r}.", next="Create it first.")
+
+
+def expect_no_table(plan: Plan, identifier: Identifier) -> None:
+    """Have a plan demand that a name is still that of no table."""
+    for end in (names.POINTER, names.NATIVE):
+        plan.expected.setdefault(names.folder_of(identifier) + end, None)
 
 
 def has_namespace(head: Ref, namespace: Identifier) -> bool:

@@ -5,17 +5,23 @@ Source: "Partitioning" and "Sorting" of the Iceberg Table Spec.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
 from strandline.iceberg.refusals import BadUpdate
-from strandline.iceberg.schemas import Json, types_by_id
+from strandline.iceberg.schemas import Json, types_by_id, walk
+from strandline.iceberg.shapes import Order, Spec, check_shape
 
 FIRST_FIELD_ID = 1_000
 UNSORTED_ID = 0
 FIRST_ORDER_ID = 1
 NO_TRANSFORM = "void"
+_WIDTH = re.compile(r"(?:bucket|truncate)\[(\d{1,10})\]", re.ASCII)
+_DAYS = ("date", "timestamp")
+_OF_TIME = {"year": _DAYS, "month": _DAYS, "day": _DAYS, "hour": ("timestamp",)}
+"""What the types of columns begin with that these transforms are for."""
 
 
 def _sources(field: Json) -> list[int]:
@@ -26,13 +32,10 @@ def _sources(field: Json) -> list[int]:
 
 
 def _fields(given: Any, what: str) -> list[Json]:
-    fields = given.get("fields") if isinstance(given, dict) else None
-    if not isinstance(fields, list) or not all(isinstance(field, dict) for field in fields):
-        raise BadUpdate(f"A {what} is an object with a list of fields.")
+    check_shape(given, Spec if what == "partition spec" else Order, f"The {what}")
+    fields: list[Json] = given["fields"]
     for field in fields:
         _sources(field)
-        if not isinstance(field.get("transform"), str):
-            raise BadUpdate(f"A field of a {what} lacks its transform.")
     return fields
 
 
@@ -48,6 +51,25 @@ def check_fits(given: Json, schema: Json, what: str) -> None:
                 raise BadUpdate(f"The {what} needs column {source}, which the schema does not have.")
             if not isinstance(kinds[source], str):
                 raise BadUpdate(f"The {what} needs column {source}, which is a nested one.")
+            _check_transform(field["transform"], kinds[source])
+
+
+def check_names(spec: Json, schema: Json) -> None:
+    """Raise `BadUpdate` if a partition is called like a column that it is not made of."""
+    columns = {name: part.id for name, part in walk(schema)}
+    for field in spec["fields"]:
+        held = columns.get(field["name"])
+        if held is not None and _sources(field) != [held]:
+            raise BadUpdate(f"A partition cannot be called {field['name'][:80]!r}: a column is.")
+
+
+def _check_transform(transform: str, kind: str) -> None:
+    """Raise `BadUpdate` if a transform that is known cannot be of values of a type; others pass."""
+    found = _WIDTH.fullmatch(transform)
+    if found and int(found[1]) == 0:
+        raise BadUpdate(f"The width of {transform[:40]!r} is zero.")
+    if transform in _OF_TIME and not kind.startswith(_OF_TIME[transform]):
+        raise BadUpdate(f"The transform {transform!r} is not for columns of the type {kind[:80]!r}.")
 
 
 def spec_content(spec: Json) -> list[tuple[Any, ...]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from strandline.branch.one_shot import Unchanged
 from strandline.errors import Conflict, NotAllowed, StoreUnavailable, StrandlineError
 from strandline.iceberg.refusals import Stale
 from strandline.repository.branch import Branch
@@ -27,13 +28,20 @@ _JSON = "application/json"
 
 @dataclass(slots=True)
 class Plan:
-    """What is to be published, decided on one head."""
+    """What is to be published, decided on one head.
+
+    Attributes:
+        files: what is stored before, by key.
+        unchanged: folders that were looked into, whose content must be the same still.
+    """
 
     message: str = ""
     metadata: dict[str, str] = field(default_factory=dict)
     changes: dict[str, Entry | None] = field(default_factory=dict)
     expected: dict[str, ObjectInfo | None] = field(default_factory=dict)
     result: Any = None
+    files: dict[str, bytes] = field(default_factory=dict)
+    unchanged: Unchanged | None = None
 
 
 class OnRef:
@@ -95,8 +103,11 @@ class OnRef:
     def _is_published(self, branch: Branch, plan: Plan) -> bool:
         """Publish a plan; False if the head holds something else by now than it was decided on."""
         draft = make_draft(self._core, plan.message, plan.metadata, self._committer)
+        for key, data in plan.files.items():
+            self._core.resolver.namespace.put(key, data, "fresh")
+        asked = Asked(self._writer)
         try:
-            publish_entries(self._core, branch._at, plan.changes, plan.expected, draft, Asked(self._writer))
+            publish_entries(self._core, branch._at, plan.changes, plan.expected, draft, asked, plan.unchanged)
         except StoreUnavailable:
             raise  # it may have happened
         except StrandlineError as error:
@@ -107,13 +118,12 @@ class OnRef:
         return True
 
     def _forget(self, plan: Plan) -> None:
-        known = {info.physical_address for info in plan.expected.values() if info is not None}
-        stored = {entry.physical_address for entry in plan.changes.values() if entry is not None}
         with suppress(StrandlineError):  # what stays is garbage
-            self._core.resolver.namespace.delete_many(sorted(stored - known))
+            self._core.resolver.namespace.delete_many(sorted(plan.files))
 
-    def _stored(self, key: str, data: bytes, told: dict[str, str] | None) -> Entry:
-        self._core.resolver.namespace.put(key, data, "fresh")
+    def _stored(self, plan: Plan, key: str, data: bytes, told: dict[str, str] | None) -> Entry:
+        """The entry of what is stored when the plan is published."""
+        plan.files[key] = data
         now_us = self._core.stores.clock.now_us()
         checksum = f"blake3:{blake3(data).hexdigest()}"
         return Entry(key, len(data), checksum, now_us, _JSON, user_metadata_json(told))

@@ -28,6 +28,8 @@ def is_create(requirements: Sequence[Any]) -> bool:
     Raises:
         BadUpdate: it makes one, and demands something of it besides.
     """
+    if not isinstance(requirements, list | tuple):
+        raise BadUpdate("The requirements of a request are a list.")
     kinds = [one.get("type") if isinstance(one, dict) else None for one in requirements]
     if CREATE in kinds and len(kinds) > 1:
         raise BadUpdate("A request that makes a table demands nothing else of it.")

@@ -10,7 +10,10 @@ from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
+import msgspec
+
 from strandline.iceberg.refusals import BadUpdate
+from strandline.iceberg.shapes import List, Map, Schema, Structure, check_shape
 
 Json = dict[str, Any]
 DEPTH_MAX = 100
@@ -20,7 +23,10 @@ _PLAIN = frozenset(
     "boolean int long float double date time timestamp timestamptz string uuid binary".split()  # noqa: SIM905
 )
 _SINCE_3 = re.compile(r"timestamp_ns|timestamptz_ns|unknown|variant|geometry(\(.*\))?|geography(\(.*\))?")
-_WITH_LENGTH = re.compile(r"fixed\[\d{1,9}\]|decimal\(\s*\d{1,2}\s*,\s*\d{1,2}\s*\)")
+_FIXED = re.compile(r"fixed\[([1-9]\d{0,8})\]", re.ASCII)
+_DECIMAL = re.compile(r"decimal\(\s*(\d{1,2})\s*,\s*(\d{1,2})\s*\)", re.ASCII)
+PRECISION_MAX = 38
+_SHAPES: dict[str, type[msgspec.Struct]] = {"struct": Structure, "list": List, "map": Map}
 
 
 class _Part:
@@ -52,15 +58,13 @@ def _parts(kind: Any) -> list[_Part]:
     if isinstance(kind, str):
         return []
     name = kind.get("type") if isinstance(kind, dict) else None
-    try:
+    if isinstance(name, str) and name in _SHAPES:
+        check_shape(kind, _SHAPES[name], f"A {name} of the schema")
         if name == "struct":
-            return [_Part(field, "id", "type", field["name"]) for field in kind["fields"] if field["type"] is not None]
+            return [_Part(field, "id", "type", field["name"]) for field in kind["fields"]]
         if name == "list":
             return [_Part(kind, "element-id", "element", "element")]
-        if name == "map":
-            return [_Part(kind, "key-id", "key", "key"), _Part(kind, "value-id", "value", "value")]
-    except (KeyError, TypeError) as error:
-        raise BadUpdate(f"A {name} of the schema lacks something: {error}.") from None
+        return [_Part(kind, "key-id", "key", "key"), _Part(kind, "value-id", "value", "value")]
     raise BadUpdate(f"The schema has a type that is not known: {str(kind)[:80]}.")
 
 
@@ -85,14 +89,11 @@ def walk(schema: Json) -> Iterator[tuple[str, _Part]]:
 
 def check(schema: Any, version: int) -> None:
     """Raise `BadUpdate` unless a table of this format version can have the schema."""
-    if not isinstance(schema, dict) or schema.get("type") != "struct":
-        raise BadUpdate("A schema is a struct of fields.")
+    check_shape(schema, Schema, "The schema")
     ids: set[int] = set()
     names: set[str] = set()
     for name, part in walk(schema):
-        number = part.holder.get(part.id_key)
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 31:
-            raise BadUpdate(f"The id of {name[:80]!r} is not a number from 0 on.")
+        number = part.id
         if number in ids or name in names:
             raise BadUpdate(f"The id or the name of {name[:80]!r} is there twice.")
         ids.add(number)
@@ -110,12 +111,16 @@ def _check_identifiers(schema: Json) -> None:
     parts = {part.id: part for _, part in walk(schema)} if wanted else {}
     for number in wanted:
         part = parts.get(number)
-        if part is None or not part.holder.get("required") or part.type not in _PLAIN - {"float", "double"}:
+        is_plain = part is not None and isinstance(part.type, str) and part.type not in ("float", "double")
+        if part is None or not is_plain or not part.holder.get("required"):
             raise BadUpdate(f"Field {number} cannot be an identifier: it has to be a required column of a plain type.")
 
 
 def _check_primitive(kind: str, name: str, version: int) -> None:
-    if kind in _PLAIN or _WITH_LENGTH.fullmatch(kind):
+    decimal = _DECIMAL.fullmatch(kind)
+    if decimal and 1 <= int(decimal[1]) <= PRECISION_MAX and int(decimal[2]) <= int(decimal[1]):
+        return
+    if kind in _PLAIN or _FIXED.fullmatch(kind):
         return
     if not _SINCE_3.fullmatch(kind):
         raise BadUpdate(f"{name[:80]!r} is of the type {kind[:80]!r}, which is not known.")

@@ -10,6 +10,7 @@ from strandline.iceberg.partitions import (
     FIRST_ORDER_ID,
     UNSORTED_ID,
     check_fits,
+    check_names,
     order_content,
     spec_content,
     spec_with_ids,
@@ -51,6 +52,7 @@ def remove_schemas(table: Building, update: Json) -> None:
 def add_spec(table: Building, update: Json) -> None:
     spec = field_of(update, "spec", dict)
     check_fits(spec, table.schema, "partition spec")
+    check_names(spec, table.schema)
     specs = table.items("partition-specs")
     same = next((one for one in specs if spec_content(one) == spec_content(spec)), None)
     if same is not None:

@@ -10,8 +10,7 @@ from strandline.iceberg.refusals import BadUpdate, Stale
 from strandline.iceberg.schemas import Json
 
 ROW_LINEAGE_VERSION = 3
-SLACK_MS = 60_000
-"""Clients' clocks may differ by so much; readers refuse a log of snapshots that goes back further."""
+OPERATIONS = ("append", "replace", "overwrite", "delete")
 _REF_FIELDS = ("snapshot-id", "type", "min-snapshots-to-keep", "max-snapshot-age-ms", "max-ref-age-ms")
 _OF_BRANCHES = ("min-snapshots-to-keep", "max-snapshot-age-ms")
 
@@ -19,18 +18,18 @@ _OF_BRANCHES = ("min-snapshots-to-keep", "max-snapshot-age-ms")
 def add_snapshot(table: Building, update: Json) -> None:
     """A snapshot that was made from what the table was before another one came is `Stale`: its client makes it anew."""
     snapshot = field_of(update, "snapshot", dict)
-    number, at_ms = snapshot.get("snapshot-id"), snapshot.get("timestamp-ms")
-    if not isinstance(number, int) or not isinstance(at_ms, int):
-        raise BadUpdate("A snapshot has an id and a time.")
+    number, at_ms = snapshot["snapshot-id"], snapshot["timestamp-ms"]
     if not (table.items("schemas") and table.items("partition-specs") and table.items("sort-orders")):
         raise BadUpdate("A table without a schema, a partition spec and a sort order has no snapshots.")
-    if any(one["snapshot-id"] == number for one in table.items("snapshots")):
+    if number in table.snapshot_ids:
         raise BadUpdate(f"There is a snapshot {number} already.")
     data = table.data
-    log = table.items("snapshot-log")
-    if log and at_ms < log[-1]["timestamp-ms"] - SLACK_MS:
-        raise BadUpdate(f"Snapshot {number} is older than the last one.", next="Look at the clocks of the writers.")
+    summary = snapshot.get("summary")
+    if summary is not None and summary.get("operation") not in OPERATIONS:
+        raise BadUpdate(f"The operation of a snapshot is one of {', '.join(OPERATIONS)}.")
     if table.version > 1:
+        if not snapshot.get("manifest-list") or not snapshot.get("summary"):
+            raise BadUpdate("A snapshot of a table from version 2 on has a manifest list and a summary.")
         sequence = snapshot.get("sequence-number")
         if not isinstance(sequence, int):
             raise BadUpdate("A snapshot of a table from version 2 on has a sequence number.")
@@ -41,8 +40,16 @@ def add_snapshot(table: Building, update: Json) -> None:
     if table.version >= ROW_LINEAGE_VERSION:
         _take_rows(table, snapshot)
     table.add("snapshots", snapshot)
-    data["last-updated-ms"] = at_ms
+    table.snapshot_ids.add(number)
+    _touch(table, at_ms)
     table.added_snapshots[number] = snapshot
+
+
+def _touch(table: Building, at_ms: int) -> int:
+    """Say when the table changed. Clocks differ, and readers refuse logs that go back: rather it stands still."""
+    moment = max(at_ms, int(table.data.get("last-updated-ms", 0)))
+    table.data["last-updated-ms"] = moment
+    return moment
 
 
 def _take_rows(table: Building, snapshot: Json) -> None:
@@ -59,11 +66,11 @@ def _take_rows(table: Building, snapshot: Json) -> None:
 def set_ref(table: Building, update: Json) -> None:
     name, number = field_of(update, "ref-name", str), field_of(update, "snapshot-id", int)
     kind = field_of(update, "type", str)
-    if kind not in ("branch", "tag") or (name == MAIN and kind != "branch"):
+    if name == MAIN and kind != "branch":
         raise BadUpdate(f"The ref {name[:80]!r} cannot be a {kind[:80]}.")
     if kind == "tag" and any(update.get(key) is not None for key in _OF_BRANCHES):
         raise BadUpdate("A tag has no rules for the snapshots of a branch.")
-    if not any(one["snapshot-id"] == number for one in table.items("snapshots")):
+    if number not in table.snapshot_ids:
         raise BadUpdate(f"There is no snapshot {number}.")
     ref = {key: update[key] for key in _REF_FIELDS if update.get(key) is not None}
     refs = table.data.get("refs") or {}
@@ -73,8 +80,7 @@ def set_ref(table: Building, update: Json) -> None:
     if name == MAIN and table.data.get("current-snapshot-id") != number:
         table.data["current-snapshot-id"] = number
         own = table.added_snapshots.get(number)
-        at_ms = table.now_ms if own is None else own["timestamp-ms"]
-        table.data["last-updated-ms"] = at_ms
+        at_ms = _touch(table, table.now_ms if own is None else own["timestamp-ms"])
         table.add("snapshot-log", {"timestamp-ms": at_ms, "snapshot-id": number})
         table.moved.append(number)
 
@@ -90,21 +96,22 @@ def _drop_refs(table: Building, gone: set[str]) -> None:
     table.data["refs"] = {name: ref for name, ref in refs.items() if name not in gone}
     if MAIN in gone:
         table.data["current-snapshot-id"] = NO_SNAPSHOT
-        table.data["snapshot-log"] = []
+        table.keep("snapshot-log", lambda _: False)
 
 
 def remove_snapshots(table: Building, update: Json) -> None:
     """Snapshots go with the refs at them, with their statistics, and with the log up to the newest of them: no gaps."""
-    known = {one["snapshot-id"] for one in table.items("snapshots")}
-    gone = set(numbers_of(update, "snapshot-ids")) & known
+    gone = set(numbers_of(update, "snapshot-ids")) & table.snapshot_ids
     if not gone:
         return
+    table.snapshot_ids -= gone
     table.keep("snapshots", lambda one: one["snapshot-id"] not in gone)
     for name in ("statistics", "partition-statistics"):
         table.keep(name, lambda one: one["snapshot-id"] not in gone)
     log = table.items("snapshot-log")
     newest = max((at for at, entry in enumerate(log) if entry["snapshot-id"] in gone), default=-1)
-    table.data["snapshot-log"] = log[newest + 1 :]
+    left = {id(entry) for entry in log[newest + 1 :]}
+    table.keep("snapshot-log", lambda entry: id(entry) in left)
     for number in gone:
         table.added_snapshots.pop(number, None)
     refs = table.data.get("refs") or {}
@@ -115,7 +122,8 @@ def set_statistics(name: str, table: Building, update: Json) -> None:
     """Of each snapshot there is one file of statistics."""
     given = field_of(update, name, dict)
     number = field_of(given, "snapshot-id", int)
-    table.data[name] = [*(one for one in table.items(name) if one["snapshot-id"] != number), given]
+    table.keep(name, lambda one: one["snapshot-id"] != number)
+    table.add(name, given)
 
 
 def remove_statistics(name: str, table: Building, update: Json) -> None:

@@ -7,6 +7,7 @@ read; else it begins anew. So an error of the client's means that nothing happen
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,10 +21,11 @@ from strandline.iceberg import names, requirements, updates
 from strandline.iceberg.creation import new_table
 from strandline.iceberg.messages import message_of
 from strandline.iceberg.names import Identifier
-from strandline.iceberg.namespaces import Namespaces, has_namespace, is_table, no_namespace
+from strandline.iceberg.namespaces import Namespaces, expect_no_table, has_namespace, is_table, no_namespace
 from strandline.iceberg.publishing import Plan
 from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.schemas import Json
+from strandline.iceberg.shapes import check_metadata, check_request, check_updates, encoded
 from strandline.repository.branch import Branch
 from strandline.repository.commits.one_shot import entry_of
 from strandline.repository.refs.ref import Ref
@@ -31,6 +33,8 @@ from strandline.results.rows import ObjectInfo
 from strandline.tree.rows import column
 
 MESSAGE_MAX = 1_000
+KEY_MAX_CHARS = 400
+_KEY = re.compile(r"(?:[\w.=-]+/)+[\w.=-]+(?<!/\.\.)", re.ASCII)
 FORCED = {"gc.enabled": "false", "write.metadata.delete-after-commit.enabled": "false"}
 """No client may delete files of a table: those of other branches and commits may be among them."""
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
@@ -99,6 +103,7 @@ class Tables(Namespaces):
             BadUpdate: the request is malformed.
         """
         table = names.check_identifier(identifier)
+        check_request(request)
         self._refuse_places(request.get("properties") or {})
         key = names.new_table_key()
         made = new_table(request, names.new_uuid(), self._location(key), self._now_ms())
@@ -111,6 +116,7 @@ class Tables(Namespaces):
             self._refuse_taken(head, table)
             plan = Plan(f"create table {names.shown(table)}", {"iceberg.table": names.shown(table)})
             plan.result = self._put_table(plan, table, made, None, key)
+            self._expect_room(plan, head, table)
             return plan
 
         loaded: Loaded = self._publish(decide)
@@ -128,21 +134,24 @@ class Tables(Namespaces):
         tables = [names.check_identifier(one.identifier) for one in changes]
         if not tables or len(set(tables)) < len(tables):
             raise BadUpdate("Give each table that changes once.")
+        for change in changes:
+            check_updates(change.updates)
+            requirements.is_create(change.requirements)
+            if unknown := [one for one in change.updates if not isinstance(one, dict) or "action" not in one]:
+                raise BadUpdate(f"This is not an update: {str(unknown[0])[:80]}.")
 
         def decide(head: Ref) -> Plan:
+            done = self._done_before(head, tables, changes)
+            if done is not None:
+                return Plan(result=done)
             plan = Plan(result=[])
             told = []
             for table, change in zip(tables, changes, strict=True):
-                if requirements.is_create(change.requirements):
-                    self._refuse_taken(head, table)
-                    before, found = None, None
-                else:
-                    found = self._found(head, table)
-                    before = self._stored_metadata(found, table)
-                loaded = self._changed(plan, table, change, before, found)
+                found = None if requirements.is_create(change.requirements) else self._found(head, table)
+                loaded = self._changed(plan, head, table, change, found)
                 plan.result.append(loaded)
                 if loaded.location != (found and self._url(found.physical_address)):
-                    told.append(message_of(names.shown(table), change.updates, is_new=before is None))
+                    told.append(message_of(names.shown(table), change.updates, is_new=found is None))
             plan.message = "; ".join(one.text for one in told)[:MESSAGE_MAX]
             plan.metadata = told[0].metadata if len(told) == 1 else {}
             return plan
@@ -150,23 +159,58 @@ class Tables(Namespaces):
         loaded: list[Loaded] = self._publish(decide)
         return loaded
 
+    def _done_before(
+        self, head: Ref, tables: Sequence[Identifier], changes: Sequence[TableChange]
+    ) -> list[Loaded] | None:
+        """What the tables are now, if this very request was carried out before and its reply was lost.
+
+        A request is carried out whole or not at all, so that its snapshots are there, or the table that it makes, says
+        that all of it is done. It is asked on the very head that would refuse it.
+        """
+        is_known = False
+        loaded: list[Loaded] = []
+        for table, change in zip(tables, changes, strict=True):
+            found = head.find(names.pointer_of(table))
+            if found is None:
+                return None
+            verdict = is_done(self._stored_metadata(found, table), change.requirements, change.updates)
+            if verdict is False:
+                return None
+            is_known = is_known or verdict is True
+            loaded.append(self._loaded(found, table))
+        return loaded if is_known else None
+
     def _changed(
-        self, plan: Plan, table: Identifier, change: TableChange, before: Json | None, found: ObjectInfo | None
+        self, plan: Plan, head: Ref, table: Identifier, change: TableChange, found: ObjectInfo | None
     ) -> Loaded:
         """Decide one change, and put what comes of it into the plan."""
-        if before is not None and found is not None:
-            if _is_done(before, change.updates):
-                return self._loaded(found, table)
+        before = None
+        if found is None:
+            self._refuse_taken(head, table)
+        else:
+            before = self._stored_metadata(found, table)
             requirements.check(change.requirements, before)
         for one in change.updates:
-            if isinstance(one, dict) and one.get("action") in ("set-properties", "remove-properties"):
+            if one["action"] in ("set-properties", "remove-properties"):
                 self._refuse_forced(one)
         previous = "" if found is None else self._url(found.physical_address)
         after = updates.apply(before, change.updates, self._now_ms(), previous=previous)
         if after is before and found is not None:
             return self._loaded(found, table)
         key = self._staged_key(change.updates) if found is None else names.table_key_of(found.physical_address)
-        return self._put_table(plan, table, after, found, key or names.new_table_key())
+        loaded = self._put_table(plan, table, after, found, key or names.new_table_key())
+        if found is None:
+            self._expect_room(plan, head, table)
+        return loaded
+
+    def _expect_room(self, plan: Plan, head: Ref, table: Identifier) -> None:
+        """Have a plan demand that the name is free and its namespace there still."""
+        expect_no_table(plan, table)
+        plan.expected.setdefault(names.marker_of(table), None)
+        for depth in range(1, len(table)):
+            expect_no_table(plan, table[:depth])
+        marker = names.marker_of(table[:-1])
+        plan.expected.setdefault(marker, head.find(marker))
 
     def _staged_key(self, asked: Sequence[Any]) -> str | None:
         """What a staged creation said that the table's files lie below; None if it was not one of this branch."""
@@ -177,11 +221,12 @@ class Tables(Namespaces):
                     return key
         return None
 
-    def register(self, identifier: Sequence[str], location: str) -> Loaded:
+    def register(self, identifier: Sequence[str], location: str, *, overwrite: bool = False) -> Loaded:
         """Make a table of metadata that lies in the lake already, such as that of a table that was dropped.
 
         Args:
             location: of the metadata, as `Loaded.location` has it.
+            overwrite: take the place of a table of that name.
 
         Raises:
             AlreadyExists: the name is taken.
@@ -191,14 +236,20 @@ class Tables(Namespaces):
         table = names.check_identifier(identifier)
         place = location.removeprefix(self._url(""))
         key = names.table_key_of(place)
-        if key is None or place == location or not place.endswith(names.METADATA_SUFFIX) or "/../" in place:
+        is_ours = place != location and place.endswith(names.METADATA_SUFFIX) and len(place) <= KEY_MAX_CHARS
+        if key is None or not is_ours or not _KEY.fullmatch(place):
             raise BadUpdate(f"{location[:200]!r} is not the metadata of a table of this repository.")
         made = self._read(place, table)
 
         def decide(head: Ref) -> Plan:
-            self._refuse_taken(head, table)
+            found = head.find(names.pointer_of(table)) if overwrite else None
             plan = Plan(f"register table {names.shown(table)}", {"iceberg.table": names.shown(table)})
-            plan.result = self._put_table(plan, table, made, None, key)
+            if found is None:
+                self._refuse_taken(head, table)
+                self._expect_room(plan, head, table)
+            elif found.physical_address == place:
+                return Plan(result=self._loaded(found, table))
+            plan.result = self._put_table(plan, table, made, found, key)
             return plan
 
         loaded: Loaded = self._publish(decide)
@@ -231,6 +282,7 @@ class Tables(Namespaces):
             old, new = names.pointer_of(table), names.pointer_of(other)
             plan = Plan(f"rename table {names.shown(table)} to {names.shown(other)}")
             plan.expected, plan.changes = {old: found, new: None}, {old: None, new: entry_of(found)}
+            self._expect_room(plan, head, other)
             return plan
 
         self._publish(decide)
@@ -247,7 +299,7 @@ class Tables(Namespaces):
             told["iceberg.snapshot"] = str(snapshot)
         path = names.pointer_of(table)
         plan.expected[path] = found
-        plan.changes[path] = self._stored(place, msgspec.json.encode(made), told)
+        plan.changes[path] = self._stored(plan, place, encoded(made), told)
         return Loaded(made, self._url(place))
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -272,8 +324,10 @@ class Tables(Namespaces):
             ) from None
         except msgspec.MsgspecError as error:
             raise Corrupted(f"The metadata of table {names.shown(table)!r} cannot be read: {error}.") from None
-        if not isinstance(metadata, dict) or not {"table-uuid", "format-version", "schemas"} <= set(metadata):
-            raise Corrupted(f"The metadata of table {names.shown(table)!r} is not that of a table.")
+        try:
+            check_metadata(metadata)
+        except BadUpdate as error:
+            raise Corrupted(f"The metadata of table {names.shown(table)!r} is damaged. {error.what}") from None
         return metadata
 
     def _loaded(self, found: ObjectInfo, table: Identifier) -> Loaded:
@@ -288,6 +342,8 @@ class Tables(Namespaces):
             raise no_namespace(table[:-1])
         if is_table(head, table):
             raise AlreadyExists(f"There is a table {names.shown(table)!r} already.", next="Take another name.")
+        if head.exists(names.marker_of(table)):
+            raise AlreadyExists(f"There is a namespace {names.shown(table)!r} already.", next="Take another name.")
 
     def _refuse_forced(self, update: Json) -> None:
         given = update.get("updates") or {}
@@ -315,10 +371,14 @@ def _force(metadata: Json) -> None:
     metadata["properties"] = {**(metadata.get("properties") or {}), **FORCED}
 
 
-def _is_done(table: Json, asked: Sequence[Any]) -> bool:
-    """Whether this very commit was made before, and its reply was lost: its snapshots are there, as it wrote them."""
-    added = [one.get("snapshot") for one in asked if isinstance(one, dict) and one.get("action") == "add-snapshot"]
-    if not added or not all(isinstance(one, dict) for one in added):
-        return False
+def is_done(table: Json, demands: Sequence[Any], asked: Sequence[Any]) -> bool | None:
+    """Whether a table shows that a request was carried out; None if it does not tell."""
+    added = [one["snapshot"] for one in asked if one["action"] == "add-snapshot"]
+    if requirements.is_create(demands):
+        wanted = next((str(one.get("uuid")) for one in asked if one["action"] == "assign-uuid"), "")
+        if wanted.lower() != str(table["table-uuid"]).lower():
+            return False
+    elif not added:
+        return None
     held = {(one["snapshot-id"], one.get("manifest-list")) for one in table.get("snapshots") or []}
-    return all((one.get("snapshot-id"), one.get("manifest-list")) in held for one in added if one is not None)
+    return all((one["snapshot-id"], one.get("manifest-list")) in held for one in added)

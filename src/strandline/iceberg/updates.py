@@ -16,8 +16,9 @@ from strandline.iceberg import snapshot_updates as snapshots
 from strandline.iceberg.building import VERSION_MAX, Building, field_of
 from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.schemas import Json
+from strandline.iceberg.shapes import check_updates
 
-UPDATES_MAX = 100_000
+UPDATES_MAX = 10_000
 LOG_MAX = "write.metadata.previous-versions-max"
 LOG_MAX_DEFAULT = 100
 _UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
@@ -51,8 +52,6 @@ def _upgrade(table: Building, update: Json) -> None:
 
 def _set_properties(table: Building, update: Json) -> None:
     given = field_of(update, "updates", dict)
-    if not all(isinstance(value, str) for value in given.values()):
-        raise BadUpdate("The values of properties are texts.")
     table.data["properties"] = {**(table.data.get("properties") or {}), **given}
 
 
@@ -118,6 +117,7 @@ def apply(base: Json | None, updates: Sequence[Any], now_ms: int, *, previous: s
         BadUpdate: an update is not known, malformed, or cannot be applied.
         Stale: a snapshot was made from an older state of the table.
     """
+    check_updates(updates)
     if len(updates) > UPDATES_MAX:
         raise BadUpdate(f"The request has more than {UPDATES_MAX:,} updates.")
     table = Building(base, now_ms)
@@ -140,7 +140,7 @@ def _finish(table: Building, base: Json | None, previous: str) -> None:
     if "table-uuid" not in data:
         raise BadUpdate("The table has no UUID.")
     if base is None or data.get("last-updated-ms") == base.get("last-updated-ms"):
-        data["last-updated-ms"] = max(table.now_ms, data.get("last-updated-ms", 0))
+        data["last-updated-ms"] = max(table.now_ms, data.get("last-updated-ms", 0))  # see `snapshot_updates`
     if table.version == 1:  # which old readers take it from
         data["schema"] = table.schema
         data["partition-spec"] = table.by_id("partition-specs", "spec-id")[data["default-spec-id"]]["fields"]

@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
-from strandline.branch.one_shot import OneShot, publish
+from strandline.branch.one_shot import OneShot, Unchanged, publish
 from strandline.branch.rules.record import ONE_SHOT_FORMAT
 from strandline.branch.rules.writers import UNNAMED, check_writer_name
 from strandline.core.repository_core import RepositoryCore
@@ -38,12 +38,17 @@ def publish_entries(
     expected: Mapping[str, ObjectInfo | None],
     draft: Draft,
     asked: Asked,
+    unchanged: Unchanged | None = None,
 ) -> Commit:
-    """Publish entries whose bytes the caller has just written; see `Branch.publish`."""
+    """Publish entries whose bytes the caller has just written; see `Branch.publish`.
+
+    Args:
+        unchanged: folders in which nothing may have changed since a commit.
+    """
     check_asked(core, changes, expected, asked)
     writer, token = NOBODY if asked.writer is None else asked.writer, asked.token
     wanted = {path: None if info is None else entry_of(info) for path, info in expected.items()}
-    what = OneShot(writer, changes, wanted, draft, token, digest_of(changes, wanted) if token else "")
+    what = OneShot(writer, changes, wanted, draft, token, digest_of(changes) if token else "", unchanged)
     made = publish(at, what)
     core.committed()
     return made
@@ -85,8 +90,9 @@ def entry_of(info: ObjectInfo) -> Entry:
     )
 
 
-def digest_of(changes: Mapping[str, Entry | None], expected: Mapping[str, Entry | None]) -> str:
-    """A hash of what is asked for: bytes that were stored again for a repetition are the same."""
+def digest_of(changes: Mapping[str, Entry | None]) -> str:
+    """A hash of what is asked for. Bytes that were stored again for a repetition are the same, and a job that died
+    after it published reads its own output when it runs again: so neither addresses nor what was expected count.
+    """
     asked = sorted((path, None if entry is None else entry.identity) for path, entry in changes.items())
-    found = sorted((path, None if entry is None else entry.physical_address) for path, entry in expected.items())
-    return blake3(msgspec.msgpack.encode((asked, found))).hexdigest(length=16)
+    return blake3(msgspec.msgpack.encode(asked)).hexdigest(length=16)
