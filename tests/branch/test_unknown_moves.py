@@ -43,9 +43,14 @@ def transact(one: Client) -> object:
 
 @pytest.mark.parametrize("rival", RIVALS)
 @pytest.mark.parametrize("act", [publish, merge, transact])
-@pytest.mark.parametrize("first", [Outcome.LATE, Outcome.DONE_BUT_LOST, Outcome.NOT_DONE])
+@pytest.mark.parametrize("first", ["held up", Outcome.LATE, Outcome.DONE_BUT_LOST, Outcome.NOT_DONE])
 def test_what_is_refused_did_not_happen(
-    first: Outcome, act: Callable[[Client], object], rival: str, one: Client, two: Client
+    first: Outcome | str,
+    act: Callable[[Client], object],
+    rival: str,
+    one: Client,
+    two: Client,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     two.repo.lock_owners.register("repair", "repairs")
     work = two.main.create_branch("work")
@@ -59,7 +64,7 @@ def test_what_is_refused_did_not_happen(
             if left[1] == 0:
                 if name == "set_if" and partition.endswith(b"/refs") and key == b"main":
                     left[1] = 1
-                    return first
+                    return first if isinstance(first, Outcome) else Outcome.LATE
                 return Outcome.DONE
             left[1] += 1
             if left[1] <= 1 + SETTLING:
@@ -70,6 +75,8 @@ def test_what_is_refused_did_not_happen(
             return Outcome.NOT_DONE if left[1] == 3 + SETTLING + 2 * extra else Outcome.DONE
 
         one.next = plan
+        if first == "held up":  # until the call has ended
+            monkeypatch.setattr(one.store, "_land", lambda: None)
         try:
             act(one)
             known = "done"
@@ -78,10 +85,11 @@ def test_what_is_refused_did_not_happen(
         except StrandlineError as error:
             known = "unknown" if "unknown" in error.safe else "no"
         one.connect()
+        monkeypatch.undo()
+        one.main.find("a")  # what is late lands now
         two.repo.set_read_only(False)
         two.repo.unprotect("main")
         two.main.locks.end([lock.id for lock in two.main.locks])
-        one.main.find("a")  # what is late lands now
         count = [commit.message for commit in two.main.log()].count("mine")
         assert count <= 1
         assert count == {"done": 1, "no": 0}.get(known, count), (extra, known)
