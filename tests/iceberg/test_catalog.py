@@ -94,6 +94,23 @@ def test_files_lie_below_the_table_and_the_branch(lake: Lake, catalog: Catalog, 
     assert not Path("/elsewhere").exists()
 
 
+@pytest.mark.parametrize("name", ["a lake", "läke", "50%", "a%20b"])
+def test_a_lake_may_lie_in_a_folder_with_odd_characters(tmp_path: Path, name: str) -> None:
+    with strandline.open(tmp_path / name, create=True, synced=False) as lake:
+        catalog = Catalog(lake.create_repository("nyc").branch("main"))
+        catalog.create_namespace("db")
+        catalog.create_table("db.t", ROWS.schema).append(ROWS)
+        assert rows(catalog) == ROWS.to_pylist()
+        location = catalog.load_table("db.t").metadata_location
+        catalog.drop_table("db.t")
+        catalog.register_table("db.t", location)
+        assert rows(catalog) == ROWS.to_pylist()
+    assert [found.name for found in tmp_path.iterdir()] == [name]
+    with strandline.open(tmp_path / f"{name}#?", create=True, synced=False) as lake:
+        with pytest.raises(UsageError, match="Move the lake"):
+            Catalog(lake.create_repository("nyc").branch("main"))
+
+
 def test_names_and_errors_are_those_of_pyiceberg(catalog: Catalog) -> None:
     catalog.create_namespace(("db", "inner"), {"a": 1})
     assert catalog.list_namespaces() == [("db",)]

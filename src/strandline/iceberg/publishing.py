@@ -10,7 +10,7 @@ from typing import Any
 from blake3 import blake3
 
 from strandline.branch.one_shot import Unchanged
-from strandline.errors import Conflict, NotAllowed, StoreUnavailable, StrandlineError
+from strandline.errors import Conflict, NotAllowed, StoreUnavailable, StrandlineError, UsageError
 from strandline.iceberg.refusals import Stale
 from strandline.repository.branch import Branch
 from strandline.repository.commits.drafts import make_draft
@@ -57,6 +57,12 @@ class OnRef:
         self._core = ref._core
         self._committer = committer
         self._writer = writer
+        folder = self._core.resolver.namespace.local_path("x") or ""
+        if set(folder) & set("#?"):
+            raise UsageError(
+                f"Iceberg's clients cannot read below the folder {folder[:-2]!r}: they cut addresses at '#' and '?'.",
+                next="Move the lake to a folder without them.",
+            )
 
     @property
     def head(self) -> Ref:
@@ -129,7 +135,9 @@ class OnRef:
         return Entry(key, len(data), checksum, now_us, _JSON, user_metadata_json(told))
 
     def _url(self, key: str) -> str:
-        return f"{self._core.resolver.namespace.url}/{key}"
+        """Where clients find a file: of a folder its plain path, which they do not decode."""
+        blobs = self._core.resolver.namespace
+        return blobs.spark_url(key) if blobs.local_path("x") is not None else f"{blobs.url}/{key}"
 
     def _now_ms(self) -> int:
         return self._core.stores.clock.now_us() // 1_000

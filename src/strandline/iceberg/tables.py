@@ -216,7 +216,7 @@ class Tables(Namespaces):
         """What a staged creation said that the table's files lie below; None if it was not one of this branch."""
         for one in asked:
             if one.get("action") == "set-location":
-                key = names.table_key_of(str(one.get("location")).removeprefix(self._url("")) + "/")
+                key = names.table_key_of(str(one.get("location")).removeprefix(self._url("x")[:-1]) + "/")
                 if key is not None and one["location"] == self._location(key):
                     return key
         return None
@@ -234,7 +234,7 @@ class Tables(Namespaces):
             BadUpdate: the location is not one of this repository's tables.
         """
         table = names.check_identifier(identifier)
-        place = location.removeprefix(self._url(""))
+        place = location.removeprefix(self._url("x")[:-1])
         key = names.table_key_of(place)
         is_ours = place != location and place.endswith(names.METADATA_SUFFIX) and len(place) <= KEY_MAX_CHARS
         if key is None or not is_ours or not _KEY.fullmatch(place):
