@@ -206,6 +206,12 @@ def test_collections_and_backups_know_what_they_leave(
     assert "repository nyc has Iceberg tables" in caplog.text
 
 
+def test_only_a_ref_has_tables(lake: Lake) -> None:
+    for wrong in ("nyc/main", lake, None):
+        with pytest.raises(UsageError, match="has no tables"):
+            Catalog(wrong)  # type: ignore[arg-type]
+
+
 def test_without_pyiceberg_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "strandline.iceberg.catalog")
     monkeypatch.setitem(sys.modules, "pyiceberg", None)

@@ -15,11 +15,20 @@ from pyiceberg.table import CommitTableResponse, StagedTable, Table
 from pyiceberg.table.metadata import TableMetadataUtil
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder, assign_fresh_sort_order_ids
 
-from strandline.errors import AlreadyExists, Conflict, InvalidName, NotFound, StoreUnavailable, StrandlineError
+from strandline.errors import (
+    AlreadyExists,
+    Conflict,
+    InvalidName,
+    NotFound,
+    StoreUnavailable,
+    StrandlineError,
+    UsageError,
+)
 from strandline.iceberg.creation import VERSION, VERSION_DEFAULT
 from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
 from strandline.iceberg.refusals import BadUpdate, Stale
 from strandline.iceberg.tables import Loaded, NoSuchTable, TableChange, Tables
+from strandline.repository.refs.ref import Ref
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,8 +36,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.update import TableRequirement, TableUpdate
     from pyiceberg.typedef import IcebergBaseModel, Identifier, Properties
     from pyiceberg.view import View
-
-    from strandline.repository.refs.ref import Ref
 
 _NO_PROPERTIES: Properties = {}
 
@@ -45,6 +52,8 @@ class Catalog(MetastoreCatalog):
     """
 
     def __init__(self, ref: Ref, *, committer: str | None = None, **properties: str) -> None:
+        if not isinstance(ref, Ref):
+            raise UsageError(f"A {type(ref).__name__} has no tables.", next="Give repository.branch(…) or .ref(…).")
         super().__init__(ref.place, **properties)
         self._tables = Tables(ref, committer=committer)
 
