@@ -209,7 +209,7 @@ def test_collections_and_backups_know_what_they_leave(
 def test_only_a_ref_has_tables(lake: Lake) -> None:
     for wrong in ("nyc/main", lake, None):
         with pytest.raises(UsageError, match="has no tables"):
-            Catalog(wrong)  # type: ignore[arg-type]
+            Catalog(wrong)
 
 
 def test_without_pyiceberg_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

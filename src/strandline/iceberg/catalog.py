@@ -53,7 +53,7 @@ class Catalog(MetastoreCatalog):
 
     def __init__(self, ref: Ref, *, committer: str | None = None, **properties: str) -> None:
         if not isinstance(ref, Ref):
-            raise UsageError(f"A {type(ref).__name__} has no tables.", next="Give repository.branch(…) or .ref(…).")
+            raise UsageError(f"A {type(ref).__name__} has no tables.", next="Give a branch, a tag, or another ref.")
         super().__init__(ref.place, **properties)
         self._tables = Tables(ref, committer=committer)
 
