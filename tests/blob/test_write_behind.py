@@ -53,3 +53,15 @@ def test_a_reader_that_fails_leaves_nothing_running() -> None:
         copy()
     assert found == MANY[: len(found)]
     assert not [one for one in threading.enumerate() if one.name == "strandline-write"]
+
+
+def test_without_more_threads_chunks_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    found: list[bytes] = []
+    with WriteBehind(found.append) as out:
+        for chunk in MANY:
+            out.write(chunk)
+    assert found == MANY

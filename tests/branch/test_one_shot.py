@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +34,7 @@ from strandline.repository.branch import Branch
 from strandline.repository.upkeep.garbage import Collector
 from strandline.results.rows import ObjectInfo
 from strandline.testing.faults import Outcome
-from tests.harness.clients import Client
+from tests.harness.clients import Client, at_each_call, failing_at
 
 OUTCOMES = [Outcome.DONE_BUT_LOST, Outcome.NOT_DONE, Outcome.LATE]
 
@@ -229,15 +230,9 @@ def test_every_lost_reply_leaves_one_commit_and_the_truth(
         publish(two, "warm", b"%d" % number, token=f"warm {number}")
     for number in range(1, 20):
         two.main.put("staged", b"%d" % number)  # something to fold
-        path, left = f"{outcome.name}-{number}", number
+        path = f"{outcome.name}-{number}"
 
-        def plan(name: str, partition: bytes, key: bytes) -> Outcome:
-            nonlocal left
-            left -= 1
-            fails = left == 0 and (outcome is Outcome.NOT_DONE or name in ("set", "set_if", "set_many"))
-            return outcome if fails else Outcome.DONE
-
-        one.next = plan
+        one.next = failing_at(number, outcome)
         known = ""
         try:
             publish(one, path, b"1", token=token and f"{token} {number}", message=path, expected={path: None})
@@ -255,37 +250,27 @@ def test_every_lost_reply_leaves_one_commit_and_the_truth(
 
 def test_a_rival_at_each_call_of_a_publication(one: Client, two: Client) -> None:
     """Another process publishes, stages, or takes the same token, right before each call of the store."""
-    conflicts: list[tuple[str, ...]] = []
-    for number in range(40):
-        path = f"x{number}"
+    numbers, conflicts = itertools.count(), set[tuple[str, ...]]()
+    turn = [0]
+
+    def act() -> None:
+        turn[0] = number = next(numbers)
         before = at_head(one, "shared")
-
-        def rival(path: str = path, number: int = number) -> None:
-            two.main.put(f"staged {number}", b"x")
-            publish(two, "shared", b"%d" % number, token=f"rival {number}")
-            publish(two, path, b"1", token=f"both {number}", message=path, expected={path: None})
-
-        left = number
-
-        def plan(_call: str, _partition: bytes, _key: bytes) -> Outcome:
-            nonlocal left
-            left -= 1
-            if left == -1:
-                rival()
-            return Outcome.DONE
-
-        one.next = plan
+        publish(one, f"x{number}", b"1", token=f"both {number}", message=f"x{number}", expected={f"x{number}": None})
         try:
-            publish(one, path, b"1", token=f"both {number}", message=path, expected={path: None})
             publish(one, "mine", b"%d" % number, expected={"mine": at_head(one, "mine"), "shared": before})
         except Conflict as error:
-            conflicts.append(error.paths)
-        one.connect()
-        assert messages(two).count(path) == 1
-        if left >= 0:
-            assert set(conflicts) == {("shared",)}
-            return
-    pytest.fail("it makes more calls than were tried")
+            conflicts.add(error.paths)
+
+    def rival() -> None:
+        number = turn[0]
+        two.main.put(f"staged {number}", b"x")
+        publish(two, "shared", b"%d" % number, token=f"rival {number}")
+        publish(two, f"x{number}", b"1", token=f"both {number}", message=f"x{number}", expected={f"x{number}": None})
+
+    for _ in at_each_call(one, act, rival):
+        assert messages(two).count(f"x{turn[0]}") == 1
+    assert conflicts == {("shared",)}
 
 
 def test_racing_counters_lose_nothing(tmp_path: Path) -> None:

@@ -114,6 +114,19 @@ def _done(call: str, partition: bytes, key: bytes) -> Outcome:
     return Outcome.DONE
 
 
+def failing_at(number: int, outcome: Outcome) -> Plan:
+    """The n-th call meets a fault, all others go well; reads cannot be late or lost."""
+    left = number
+
+    def plan(name: str, partition: bytes, key: bytes) -> Outcome:
+        nonlocal left
+        left -= 1
+        fails = left == 0 and (outcome is Outcome.NOT_DONE or name in ("set", "set_if", "set_many"))
+        return outcome if fails else Outcome.DONE
+
+    return plan
+
+
 def at_each_call(client: Client, act: Callable[[], object], other: Callable[[], object]) -> Iterator[int]:
     """Run `act` again and again, with `other` right before its next call each time, until it makes no more."""
     for point in range(MAX_POINTS):

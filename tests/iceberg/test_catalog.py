@@ -135,7 +135,9 @@ def test_names_and_errors_are_those_of_pyiceberg(catalog: Catalog) -> None:
         (theirs.ValidationError, lambda: catalog.register_table("db.x", "file:///etc/passwd")),
         (theirs.NoSuchViewError, lambda: catalog.load_view("db.v")),
         (theirs.NoSuchViewError, lambda: catalog.drop_view("db.v")),
-        (NotImplementedError, lambda: catalog.register_view("db.v", "x")),
+        (UsageError, lambda: catalog.register_view("db.v", "x")),
+        (theirs.NamespaceAlreadyExistsError, lambda: catalog.create_namespace(("db", "inner"))),
+        (theirs.ValidationError, lambda: catalog.table_exists("db.a/b")),
         (ValueError, lambda: catalog.update_namespace_properties("db", {"a"}, {"a": "1"})),
     ):
         with pytest.raises(error):

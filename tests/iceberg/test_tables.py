@@ -26,8 +26,8 @@ from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
 from strandline.iceberg.refusals import BadUpdate, Stale
 from strandline.iceberg.tables import NoSuchTable, TableChange, Tables
 from strandline.testing.faults import Outcome
-from tests.harness.clients import Client
-from tests.iceberg.test_updates import added, field, schema, snapshot
+from tests.harness.clients import Client, failing_at
+from tests.iceberg.making import added, field, schema, snapshot
 
 SCHEMA = schema(field(1, "k"), field(2, "s", "string"))
 T = ("db", "t")
@@ -375,6 +375,28 @@ def test_what_is_staged_locked_or_protected(one: Client) -> None:
     assert ids(tables) == [11, 12]
 
 
+def test_a_quarantined_table_is_not_read(one: Client) -> None:
+    """Readers of a branch are stopped by a quarantine, as for any object; those of a commit are not."""
+    tables = made(one)
+    made(one, "u")
+    one.repo.lock_owners.register("repair", "repairs")
+    lock = one.main.locks.take("tables/db/t/", owner="repair", mode="quarantine")
+    for call in (
+        lambda: tables.load(T),
+        lambda: tables.exists(T),
+        lambda: tables.tables(["db"]),
+        lambda: tables.namespaces(["db"]),
+        lambda: append(tables, 1),
+    ):
+        with pytest.raises(RangeLocked, match="quarantined"):
+            call()
+    assert tables.load(["db", "u"]).location
+    assert tables.namespace(["db"]) == {}
+    assert Tables(one.repo.ref(one.main.commit_id)).load(T).location
+    one.main.locks.release(lock.id)
+    assert tables.load(T).location
+
+
 def test_what_was_stored_in_vain_is_deleted(one: Client, two: Client) -> None:
     tables = made(one)
     blobs = one.repo._core.resolver.namespace
@@ -394,15 +416,7 @@ def test_no_lost_reply_makes_a_refusal_of_a_commit_that_happened(outcome: Outcom
     """A client that gets a refusal deletes its files: it must surely not have happened."""
     made(two)
     for number in range(1, 16):
-        left = number
-
-        def plan(name: str, partition: bytes, key: bytes) -> Outcome:
-            nonlocal left
-            left -= 1
-            fails = left == 0 and (outcome is Outcome.NOT_DONE or name in ("set", "set_if", "set_many"))
-            return outcome if fails else Outcome.DONE
-
-        one.next = plan
+        one.next = failing_at(number, outcome)
         known = "done"
         try:
             append(on(one), 100 + number, retries=False)

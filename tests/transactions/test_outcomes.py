@@ -20,7 +20,7 @@ from strandline.errors import (
 )
 from strandline.testing.clock import ManualClock
 from strandline.testing.faults import Outcome
-from tests.harness.clients import Client, begun, shown, states
+from tests.harness.clients import Client, begun, failing_at, shown, states
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.NOT_DONE, Outcome.LATE])
@@ -35,18 +35,7 @@ def test_every_lost_reply_leaves_one_transaction_that_is_published_once(
         if call == "commit":
             tx.begin()
             tx.put(f"{writer}/a", b"1")
-        left = number
-
-        def plan(name: str, partition: bytes, key: bytes) -> Outcome:
-            nonlocal left
-            left -= 1
-            return (
-                outcome
-                if left == 0 and (outcome is Outcome.NOT_DONE or name in ("set", "set_if", "set_many"))
-                else Outcome.DONE
-            )
-
-        first.next = plan
+        first.next = failing_at(number, outcome)
         for _ in range(3):
             try:
                 if tx.phase == "new":

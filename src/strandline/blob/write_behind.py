@@ -36,8 +36,13 @@ class WriteBehind:
             self._write(chunk)
             return
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="strandline-write", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="strandline-write", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads, or the interpreter ends: then one after the other
+                self._write(chunk)
+                return
+            self._thread = thread
         self._chunks.put(chunk)
         if self._error is not None:
             raise self._error

@@ -6,6 +6,7 @@ stay as they are.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,8 +25,8 @@ class Building:
         data: the metadata.
         now_ms: when the request came, in milliseconds since 1970 UTC.
         is_new: the table is being made by this request.
-        last_schema, last_spec, last_order: the ids of what this request has added last; None if nothing.
-        added_schemas, added_specs, added_orders: the ids of all that it has added.
+        last: by list, the id of what this request has added last; None if nothing.
+        added: by list, the ids of all that it has added.
         added_snapshots: by id, the snapshots that it has added.
         moved: the snapshots that it has moved main to.
         snapshot_ids: of all snapshots that there are.
@@ -35,12 +36,8 @@ class Building:
         self.is_new = base is None
         self.data: Json = _nothing() if base is None else dict(base)
         self.now_ms = now_ms
-        self.last_schema: int | None = None
-        self.last_spec: int | None = None
-        self.last_order: int | None = None
-        self.added_schemas: set[int] = set()
-        self.added_specs: set[int] = set()
-        self.added_orders: set[int] = set()
+        self.last: defaultdict[str, int | None] = defaultdict(lambda: None)
+        self.added: defaultdict[str, set[int]] = defaultdict(set)
         self.added_snapshots: dict[int, Json] = {}
         self.moved: list[int] = []
         self.snapshot_ids = {one["snapshot-id"] for one in self.items("snapshots")}
@@ -59,17 +56,30 @@ class Building:
     def add(self, name: str, item: Json) -> None:
         """Put something at the end of a list."""
         if name not in self._own:
-            self.data[name] = [*self.items(name)]
-            self._own.add(name)
+            self.put(name, [*self.items(name)])
         self.data[name].append(item)
+
+    def add_numbered(self, name: str, key: str, item: Json) -> None:
+        """Add something that has an id: an update may mean it as the last one."""
+        self.add(name, item)
+        self.last[name] = item[key]
+        self.added[name].add(item[key])
+
+    def note_known(self, name: str, id: int) -> None:
+        """What an update would add is there: it is the last one if this request has added it."""
+        self.last[name] = id if id in self.added[name] else None
+
+    def put(self, name: str, items: list[Json]) -> None:
+        """Replace a list."""
+        self.data[name] = items
+        self._own.add(name)
 
     def keep(self, name: str, wanted: Callable[[Json], bool]) -> None:
         """Leave out of a list what is not wanted."""
         held = self.items(name)
         kept = [item for item in held if wanted(item)]
         if len(kept) != len(held):
-            self.data[name] = kept
-            self._own.add(name)
+            self.put(name, kept)
 
     def by_id(self, name: str, key: str) -> dict[int, Json]:
         """The items of a list by their ids."""
@@ -77,7 +87,7 @@ class Building:
 
     @property
     def schema(self) -> Json:
-        """The current schema; raises `BadUpdate` if there is none yet."""
+        """The current schema; raises `BadUpdate` before the first one is set."""
         found = self.by_id("schemas", "schema-id").get(self.data.get("current-schema-id", NO_SNAPSHOT))
         if found is None:
             raise BadUpdate("The table has no schema.", next="Add a schema, and make it the current one, first.")
@@ -128,8 +138,8 @@ def chosen(given: int, last: int | None, known: Iterable[int], what: str) -> int
     """
     if given == NO_SNAPSHOT:
         if last is None:
-            raise BadUpdate(f"This request has added no {what}, so there is no last one.")
+            raise BadUpdate(f"-1 means the {what} that the request added last, and it added none.")
         return last
     if given not in known:
-        raise BadUpdate(f"There is no {what} {given}.")
+        raise BadUpdate(f"The table has no {what} {given}.")
     return given

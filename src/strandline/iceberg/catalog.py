@@ -12,21 +12,20 @@ from pyiceberg.catalog import MetastoreCatalog, PropertiesUpdateSummary
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC, PartitionSpec, assign_fresh_partition_spec_ids
 from pyiceberg.schema import assign_fresh_schema_ids
 from pyiceberg.table import CommitTableResponse, StagedTable, Table
-from pyiceberg.table.metadata import TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortOrder, assign_fresh_sort_order_ids
 
 from strandline.errors import (
     AlreadyExists,
     Conflict,
     InvalidName,
-    NotFound,
     StoreUnavailable,
     StrandlineError,
     UsageError,
 )
 from strandline.iceberg.creation import VERSION, VERSION_DEFAULT
 from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
-from strandline.iceberg.refusals import BadUpdate, Stale
+from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.tables import Loaded, NoSuchTable, TableChange, Tables
 from strandline.repository.refs.ref import Ref
 
@@ -61,19 +60,19 @@ class Catalog(MetastoreCatalog):
 
     def create_namespace(self, namespace: str | Identifier, properties: Properties = _NO_PROPERTIES) -> None:
         levels = self.identifier_to_tuple(namespace)
-        with _in_their_words(namespace):
+        with _in_their_words(taken=theirs.NamespaceAlreadyExistsError):
             self._tables.create_namespace(levels, {name: str(value) for name, value in properties.items()})
 
     def drop_namespace(self, namespace: str | Identifier) -> None:
-        with _in_their_words(namespace):
+        with _in_their_words(taken=theirs.NamespaceAlreadyExistsError):
             self._tables.drop_namespace(self.identifier_to_tuple(namespace))
 
     def list_namespaces(self, namespace: str | Identifier = ()) -> list[Identifier]:
-        with _in_their_words(namespace):
+        with _in_their_words(taken=theirs.NamespaceAlreadyExistsError):
             return [*self._tables.namespaces(self.identifier_to_tuple(namespace) if namespace else ())]
 
     def load_namespace_properties(self, namespace: str | Identifier) -> Properties:
-        with _in_their_words(namespace):
+        with _in_their_words(taken=theirs.NamespaceAlreadyExistsError):
             return dict(self._tables.namespace(self.identifier_to_tuple(namespace)))
 
     def update_namespace_properties(
@@ -82,7 +81,7 @@ class Catalog(MetastoreCatalog):
         changed = {name: str(value) for name, value in updates.items()}
         self._check_for_overlap(updates=changed, removals=removals)
         gone = sorted(removals or ())
-        with _in_their_words(namespace):
+        with _in_their_words(taken=theirs.NamespaceAlreadyExistsError):
             before = self._tables.update_namespace(self.identifier_to_tuple(namespace), gone, changed)
         return PropertiesUpdateSummary(
             removed=[name for name in gone if name in before],
@@ -93,15 +92,16 @@ class Catalog(MetastoreCatalog):
     # --- tables ---------------------------------------------------------------------------------------------------
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
-        with _in_their_words(namespace):
+        with _in_their_words(taken=theirs.NamespaceAlreadyExistsError):
             return [*self._tables.tables(self.identifier_to_tuple(namespace))]
 
     def table_exists(self, identifier: str | Identifier) -> bool:
-        return self._tables.exists(self.identifier_to_tuple(identifier))
+        with _in_their_words():
+            return self._tables.exists(self.identifier_to_tuple(identifier))
 
     def load_table(self, identifier: str | Identifier) -> Table:
         levels = self.identifier_to_tuple(identifier)
-        with _in_their_words(identifier):
+        with _in_their_words():
             return self._opened(levels, self._tables.load(levels))
 
     def create_table(
@@ -115,8 +115,8 @@ class Catalog(MetastoreCatalog):
     ) -> Table:
         """Make a table; its location is the lake's to choose, whatever is asked for."""
         levels = self.identifier_to_tuple(identifier)
-        request = self._request(schema, partition_spec, sort_order, properties)
-        with _in_their_words(identifier):
+        with _in_their_words():
+            request = self._request(schema, partition_spec, sort_order, properties)
             return self._opened(levels, self._tables.create(levels, request))
 
     def _create_staged_table(
@@ -129,24 +129,24 @@ class Catalog(MetastoreCatalog):
         properties: Properties = _NO_PROPERTIES,
     ) -> StagedTable:
         levels = self.identifier_to_tuple(identifier)
-        request = self._request(schema, partition_spec, sort_order, properties)
-        with _in_their_words(identifier):
-            loaded = self._tables.create(levels, request, stages=True)
-        metadata = TableMetadataUtil.parse_raw(json.dumps(loaded.metadata))
+        with _in_their_words():
+            loaded = self._tables.create(
+                levels, self._request(schema, partition_spec, sort_order, properties), stages=True
+            )
+        metadata = _parsed(loaded)
         return StagedTable(levels, metadata, "", self._load_file_io(metadata.properties, metadata.location), self)
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
     ) -> CommitTableResponse:
         change = TableChange(table.name(), [_plain(one) for one in requirements], [_plain(one) for one in updates])
-        with _in_their_words(table.name(), commits=True):
+        with _in_their_words(commits=True):
             (loaded,) = self._tables.commit([change])
-        metadata = TableMetadataUtil.parse_raw(json.dumps(loaded.metadata))
-        return CommitTableResponse.model_validate({"metadata": metadata, "metadata-location": loaded.location})
+        return CommitTableResponse.model_validate({"metadata": _parsed(loaded), "metadata-location": loaded.location})
 
     def drop_table(self, identifier: str | Identifier) -> None:
         """Take a table off the branch. Its files stay as long as a commit, a tag or another branch needs them."""
-        with _in_their_words(identifier):
+        with _in_their_words():
             self._tables.drop(self.identifier_to_tuple(identifier))
 
     def purge_table(self, identifier: str | Identifier) -> None:
@@ -155,18 +155,18 @@ class Catalog(MetastoreCatalog):
 
     def rename_table(self, from_identifier: str | Identifier, to_identifier: str | Identifier) -> Table:
         target = self.identifier_to_tuple(to_identifier)
-        with _in_their_words(from_identifier, target):
+        with _in_their_words():
             self._tables.rename(self.identifier_to_tuple(from_identifier), target)
         return self.load_table(target)
 
     def register_table(self, identifier: str | Identifier, metadata_location: str, overwrite: bool = False) -> Table:
         """Make a table of metadata in this repository, such as that of a table that was dropped."""
         levels = self.identifier_to_tuple(identifier)
-        with _in_their_words(identifier):
+        with _in_their_words():
             return self._opened(levels, self._tables.register(levels, metadata_location, overwrite=overwrite))
 
     def _opened(self, levels: Identifier, loaded: Loaded) -> Table:
-        metadata = TableMetadataUtil.parse_raw(json.dumps(loaded.metadata))
+        metadata = _parsed(loaded)
         return Table(levels, metadata, loaded.location, self._load_file_io(metadata.properties, loaded.location), self)
 
     def _request(
@@ -183,7 +183,7 @@ class Catalog(MetastoreCatalog):
             "properties": {name: str(value) for name, value in properties.items()},
         }
 
-    # --- views: there are none ------------------------------------------------------------------------------------
+    # --- views, which a branch does not hold ----------------------------------------------------------------------
 
     def list_views(self, namespace: str | Identifier) -> list[Identifier]:
         self.load_namespace_properties(namespace)
@@ -193,13 +193,17 @@ class Catalog(MetastoreCatalog):
         return False
 
     def load_view(self, identifier: str | Identifier) -> View:
-        raise theirs.NoSuchViewError(f"There is no view {identifier!r}.")
+        raise theirs.NoSuchViewError(f"The view {identifier!r} does not exist.")
 
     def drop_view(self, identifier: str | Identifier) -> None:
-        raise theirs.NoSuchViewError(f"There is no view {identifier!r}.")
+        raise theirs.NoSuchViewError(f"The view {identifier!r} does not exist.")
 
     def register_view(self, identifier: str | Identifier, metadata_location: str) -> View:
-        raise NotImplementedError("Views cannot be registered on a branch.")
+        raise UsageError("A branch holds no views.", next="Create a table instead.")
+
+
+def _parsed(loaded: Loaded) -> TableMetadata:
+    return TableMetadataUtil.parse_raw(json.dumps(loaded.metadata))
 
 
 def _plain(model: IcebergBaseModel) -> dict[str, Any]:
@@ -208,34 +212,32 @@ def _plain(model: IcebergBaseModel) -> dict[str, Any]:
 
 
 @contextmanager
-def _in_their_words(*identifiers: Any, commits: bool = False) -> Iterator[None]:
-    """Raise what PyIceberg's callers expect; the sentence is ours."""
+def _in_their_words(
+    *, commits: bool = False, taken: type[Exception] = theirs.TableAlreadyExistsError
+) -> Iterator[None]:
+    """Raise what PyIceberg's callers expect; the sentence is ours. Its other errors pass as they are.
+
+    Args:
+        commits: an unknown outcome is that of a commit.
+        taken: for a name that is taken.
+    """
+    kinds: list[tuple[type[StrandlineError], type[Exception]]] = [
+        (NoSuchTable, theirs.NoSuchTableError),
+        (NoSuchNamespace, theirs.NoSuchNamespaceError),
+        (NotEmpty, theirs.NamespaceNotEmptyError),
+        (AlreadyExists, taken),
+        (Conflict, theirs.CommitFailedException),
+        (BadUpdate, theirs.ValidationError),
+        (InvalidName, theirs.ValidationError),
+    ]
     try:
         yield
-    except StrandlineError as error:
-        kind = _kind_of(error, commits=commits, is_namespace=len(identifiers) == 1 and _is_namespace(identifiers[0]))
-        if kind is None:
+    except StoreUnavailable as error:
+        if not commits or error.happened == "no":
             raise
-        raise kind(str(error)) from error
-
-
-def _is_namespace(identifier: Any) -> bool:
-    return isinstance(identifier, str) and "." not in identifier
-
-
-def _kind_of(error: StrandlineError, *, commits: bool, is_namespace: bool) -> type[Exception] | None:
-    if isinstance(error, NoSuchTable):
-        return theirs.NoSuchTableError
-    if isinstance(error, NoSuchNamespace):
-        return theirs.NoSuchNamespaceError
-    if isinstance(error, NotEmpty):
-        return theirs.NamespaceNotEmptyError
-    if isinstance(error, AlreadyExists):
-        return theirs.NamespaceAlreadyExistsError if is_namespace else theirs.TableAlreadyExistsError
-    if isinstance(error, Stale | Conflict):
-        return theirs.CommitFailedException
-    if isinstance(error, StoreUnavailable):
-        return theirs.CommitStateUnknownException if commits and error.happened != "no" else None
-    if isinstance(error, BadUpdate | InvalidName):
-        return theirs.ValidationError
-    return theirs.NotFoundError if isinstance(error, NotFound) and hasattr(theirs, "NotFoundError") else None
+        raise theirs.CommitStateUnknownException(str(error)) from error
+    except StrandlineError as error:
+        for ours, kind in kinds:
+            if isinstance(error, ours):
+                raise kind(str(error)) from error
+        raise

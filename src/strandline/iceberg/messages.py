@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_VERBS = {"append": "append", "overwrite": "overwrite", "delete": "delete", "replace": "rewrite"}
+_VERBS = {"append": "append to", "overwrite": "overwrite", "delete": "delete from", "replace": "rewrite"}
 _OF_SCHEMA = ("add-schema", "set-current-schema", "remove-schemas")
 _OF_LAYOUT = ("add-spec", "set-default-spec", "add-sort-order", "set-default-sort-order", "remove-partition-specs")
 
@@ -43,13 +43,12 @@ def message_of(table: str, updates: Sequence[Any], *, is_new: bool) -> Told:
 def _done(snapshot: dict[str, Any]) -> str:
     summary = snapshot.get("summary") or {}
     operation = str(summary.get("operation", "change"))
-    verb = _VERBS.get(operation, "change")
     added, deleted = summary.get("added-records"), summary.get("deleted-records")
     if operation == "append" and (count := _count(added)) is not None:
         return f"append {count:,} rows to"
     if operation == "delete" and (count := _count(deleted)) is not None:
         return f"delete {count:,} rows from"
-    return {"append": "append to", "delete": "delete from"}.get(verb, verb)
+    return _VERBS.get(operation, "change")
 
 
 def _count(text: Any) -> int | None:

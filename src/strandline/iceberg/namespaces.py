@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from strandline.branch.one_shot import Unchanged
-from strandline.errors import AlreadyExists, Conflict, Corrupted, NotFound
+from strandline.errors import AlreadyExists, Conflict, Corrupted, NotFound, some_paths
 from strandline.iceberg import names
 from strandline.iceberg.names import Identifier
 from strandline.iceberg.publishing import OnRef, Plan
@@ -17,7 +17,7 @@ from strandline.repository.refs.ref import Ref
 
 
 class NoSuchNamespace(NotFound):
-    """There is no such namespace."""
+    """A namespace that does not exist."""
 
 
 class NotEmpty(Conflict):
@@ -31,10 +31,10 @@ class Namespaces(OnRef):
         """The namespaces right below another one, in the order of their names.
 
         Raises:
-            NotFound: there is no such parent.
+            NotFound: the parent does not exist.
         """
         above = names.check_identifier(parent, "namespace") if parent else ()
-        head = self.head
+        head = self._head(names.folder_of(above))
         if above and not has_namespace(head, above):
             raise no_namespace(above)
         found = []
@@ -47,7 +47,7 @@ class Namespaces(OnRef):
     def namespace(self, levels: Sequence[str]) -> dict[str, str]:
         """The properties of a namespace; raises `NotFound`."""
         namespace = names.check_identifier(levels, "namespace")
-        head = self.head
+        head = self._head(names.marker_of(namespace))
         if not has_namespace(head, namespace):
             raise no_namespace(namespace)
         return _properties(head, namespace)
@@ -74,7 +74,7 @@ class Namespaces(OnRef):
         """Remove an empty namespace.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
             Conflict: something is in it.
         """
         namespace = names.check_identifier(levels, "namespace")
@@ -85,7 +85,11 @@ class Namespaces(OnRef):
             marker = names.marker_of(namespace)
             inside = [row.path for row in head.list(names.folder_of(namespace), amount=2) if row.path != marker]
             if inside:
-                raise NotEmpty(f"The namespace {names.shown(namespace)!r} is not empty.", paths=inside)
+                raise NotEmpty(
+                    f"The namespace {names.shown(namespace)!r} is not empty: {some_paths(inside)}.",
+                    paths=inside,
+                    next="Drop what is in it first.",
+                )
             plan = Plan(f"drop namespace {names.shown(namespace)}")
             plan.expected[marker], plan.changes[marker] = head.find(marker), None
             plan.unchanged = Unchanged(head.commit_id, (names.folder_of(namespace),))  # nothing came in meanwhile
@@ -99,7 +103,7 @@ class Namespaces(OnRef):
         """Change properties of a namespace; returns those that it had before.
 
         Raises:
-            NotFound: there is none.
+            NotFound: it does not exist.
             BadUpdate: a property is to be removed and set.
         """
         namespace = names.check_identifier(levels, "namespace")
@@ -130,7 +134,7 @@ class Namespaces(OnRef):
 
 def no_namespace(namespace: Identifier) -> NoSuchNamespace:
     """The error about a namespace that is not there."""
-    return NoSuchNamespace(f"There is no namespace {names.shown(namespace)!r}.", next="Create it first.")
+    return NoSuchNamespace(f"The namespace {names.shown(namespace)!r} does not exist.", next="Create it first.")
 
 
 def expect_no_table(plan: Plan, identifier: Identifier) -> None:

@@ -74,9 +74,7 @@ def _check_transform(transform: str, kind: str) -> None:
 
 def spec_content(spec: Json) -> list[tuple[Any, ...]]:
     """What makes two specs compatible: all but ids of their own."""
-    return [
-        (field.get("name"), field["transform"], tuple(_sources(field))) for field in _fields(spec, "partition spec")
-    ]
+    return [(field["name"], field["transform"], tuple(_sources(field))) for field in _fields(spec, "partition spec")]
 
 
 def spec_with_ids(spec: Json, specs: Sequence[Json], version: int, last_id: int) -> Json:
@@ -86,8 +84,8 @@ def spec_with_ids(spec: Json, specs: Sequence[Json], version: int, last_id: int)
         BadUpdate: a name is there twice, or the ids of a table of version 1 are not in sequence.
     """
     fields = _fields(spec, "partition spec")
-    names = [field.get("name") for field in fields]
-    if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
+    names = [field["name"] for field in fields]
+    if not all(names) or len(set(names)) < len(names):
         raise BadUpdate("The fields of a partition spec have names, each another one.")
     known = {(tuple(_sources(one)), one["transform"]): one["field-id"] for old in specs for one in old["fields"]}
     numbers = count(FIRST_FIELD_ID if version == 1 else max(FIRST_FIELD_ID - 1, last_id) + 1)
@@ -109,7 +107,7 @@ def spec_with_ids(spec: Json, specs: Sequence[Json], version: int, last_id: int)
 def order_content(order: Json) -> list[tuple[Any, ...]]:
     """What makes two orders the same: all but their own id."""
     return [
-        (tuple(_sources(field)), field["transform"], field.get("direction"), field.get("null-order"))
+        (tuple(_sources(field)), field["transform"], field["direction"], field["null-order"])
         for field in _fields(order, "sort order")
     ]
 

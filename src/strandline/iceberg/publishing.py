@@ -10,8 +10,11 @@ from typing import Any
 from blake3 import blake3
 
 from strandline.branch.one_shot import Unchanged
-from strandline.errors import Conflict, NotAllowed, StoreUnavailable, StrandlineError, UsageError
+from strandline.branch.rules.lock_rules import refuse_quarantined
+from strandline.branch.rules.ranges import Range
+from strandline.errors import Conflict, NotAllowed, StrandlineError, UsageError
 from strandline.iceberg.refusals import Stale
+from strandline.ids import prefix_end
 from strandline.repository.branch import Branch
 from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.one_shot import Asked, publish_entries
@@ -64,14 +67,19 @@ class OnRef:
                 next="Move the lake to a folder without them.",
             )
 
-    @property
-    def head(self) -> Ref:
-        """What is committed, as of now."""
+    def _head(self, folder: str = "") -> Ref:
+        """What is committed, as of now.
+
+        Args:
+            folder: that a reader looks into: on a branch it must not be quarantined.
+        """
         ref = self._ref
         if not isinstance(ref, Branch):
             return ref
-        commit = ref._at.read(shared=True).branch.head
-        return Ref(ref._core, ref.name, Target("commit", commit, ref.name, ref.branch_id))
+        branch = ref._at.read(shared=True).branch
+        if folder:
+            refuse_quarantined(branch, ref.name, Range(folder, prefix_end(folder)))
+        return Ref(ref._core, ref.name, Target("commit", branch.head, ref.name, ref.branch_id))
 
     @property
     def _branch(self) -> Branch:
@@ -88,7 +96,7 @@ class OnRef:
         branch = self._branch
         for _ in range(ATTEMPTS):
             with self._turn(branch):
-                plan = decide(self.head)
+                plan = decide(self._head())
                 if not plan.changes or self._is_published(branch, plan):
                     return plan.result
         raise Stale(
@@ -109,14 +117,14 @@ class OnRef:
     def _is_published(self, branch: Branch, plan: Plan) -> bool:
         """Publish a plan; False if the head holds something else by now than it was decided on."""
         draft = make_draft(self._core, plan.message, plan.metadata, self._committer)
-        for key, data in plan.files.items():
-            self._core.resolver.namespace.put(key, data, "fresh")
         asked = Asked(self._writer)
         try:
+            for key, data in plan.files.items():
+                self._core.resolver.namespace.put(key, data, "fresh")
             publish_entries(self._core, branch._at, plan.changes, plan.expected, draft, asked, plan.unchanged)
-        except StoreUnavailable:
-            raise  # it may have happened
         except StrandlineError as error:
+            if getattr(error, "happened", "no") != "no":
+                raise  # the head may name the files
             self._forget(plan)
             if type(error) is not Conflict:
                 raise

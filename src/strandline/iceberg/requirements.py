@@ -6,6 +6,7 @@ Source: `UpdateRequirement` of the REST catalog specification of Iceberg.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from strandline.iceberg.refusals import BadUpdate, Stale
@@ -80,12 +81,8 @@ def _same_number(field: str, name: str, wanted: Json, table: Json) -> None:
         raise Stale(f"{field} of the table is {table.get(field)}, not {given}: others have changed it.")
 
 
-def _number_test(field: str, name: str) -> Callable[[Json, Json], None]:
-    return lambda wanted, table: _same_number(field, name, wanted, table)
-
-
 _TESTS: dict[str, Callable[[Json, Json], None]] = {
     "assert-table-uuid": _same_uuid,
     "assert-ref-snapshot-id": _same_ref,
-    **{kind: _number_test(*names) for kind, names in _NUMBERS.items()},
+    **{kind: partial(_same_number, *names) for kind, names in _NUMBERS.items()},
 }

@@ -106,7 +106,7 @@ def check(schema: Any, version: int) -> None:
 
 
 def _check_identifiers(schema: Json) -> None:
-    """Rows are told apart by columns that always hold a value, and one that can be compared."""
+    """Raise `BadUpdate` unless each identifier is a column that always holds a value, of a type that is compared."""
     wanted = schema.get("identifier-field-ids") or ()
     parts = {part.id: part for _, part in walk(schema)} if wanted else {}
     for number in wanted:
@@ -129,7 +129,7 @@ def _check_primitive(kind: str, name: str, version: int) -> None:
 
 
 def highest_id(schema: Json) -> int:
-    """The greatest id of a field, an element, a key or a value; 0 if there is none."""
+    """The greatest id of a field, an element, a key or a value; 0 of a schema without fields."""
     return max((part.id for _, part in walk(schema)), default=0)
 
 
@@ -158,25 +158,25 @@ def with_fresh_ids(schema: Json) -> tuple[Json, dict[int, int]]:
         given[old] = new = next(numbers)
         return new
 
-    made = _renumbered(schema, fresh, 0)
+    made = _renumbered(schema, fresh)
     made["schema-id"] = FIRST_SCHEMA_ID
     if schema.get("identifier-field-ids"):
         made["identifier-field-ids"] = [given[old] for old in schema["identifier-field-ids"]]
     return made, given
 
 
-def _renumbered(kind: Any, fresh: Callable[[int], int], depth: int) -> Any:
+def _renumbered(kind: Any, fresh: Callable[[int], int]) -> Any:
     if isinstance(kind, str):
         return kind
     made = dict(kind)
     if kind["type"] == "struct":
         made["fields"] = fields = [{**field, "id": fresh(field["id"])} for field in kind["fields"]]
         for field in fields:
-            field["type"] = _renumbered(field["type"], fresh, depth + 1)
+            field["type"] = _renumbered(field["type"], fresh)
         return made
     parts = _parts(made)
     for part in parts:
         made[part.id_key] = fresh(part.id)
     for part in parts:
-        made[part.type_key] = _renumbered(part.type, fresh, depth + 1)
+        made[part.type_key] = _renumbered(part.type, fresh)
     return made

@@ -25,21 +25,18 @@ def add_schema(table: Building, update: Json) -> None:
     check(schema, table.version)
     highest = max(table.data["last-column-id"], highest_id(schema))
     same = next((one for one in table.items("schemas") if content(one) == content(schema)), None)
+    table.data["last-column-id"] = highest
     if same is not None:
-        table.last_schema = same["schema-id"] if same["schema-id"] in table.added_schemas else None
-        table.data["last-column-id"] = highest
+        table.note_known("schemas", same["schema-id"])
         return
     number = max((one["schema-id"] for one in table.items("schemas")), default=FIRST_SCHEMA_ID - 1) + 1
-    table.add("schemas", {**schema, "schema-id": number})
-    table.data["last-column-id"] = highest
-    table.last_schema = number
-    table.added_schemas.add(number)
+    table.add_numbered("schemas", "schema-id", {**schema, "schema-id": number})
 
 
 def set_current_schema(table: Building, update: Json) -> None:
     known = table.by_id("schemas", "schema-id")
     given = field_of(update, "schema-id", int)
-    table.data["current-schema-id"] = chosen(given, table.last_schema, known, "schema")
+    table.data["current-schema-id"] = chosen(given, table.last["schemas"], known, "schema")
 
 
 def remove_schemas(table: Building, update: Json) -> None:
@@ -56,21 +53,19 @@ def add_spec(table: Building, update: Json) -> None:
     specs = table.items("partition-specs")
     same = next((one for one in specs if spec_content(one) == spec_content(spec)), None)
     if same is not None:
-        table.last_spec = same["spec-id"] if same["spec-id"] in table.added_specs else None
+        table.note_known("partition-specs", same["spec-id"])
         return
     made = spec_with_ids(spec, specs, table.version, table.data["last-partition-id"])
-    made["spec-id"] = number = max((one["spec-id"] for one in specs), default=-1) + 1
-    table.add("partition-specs", made)
+    number = max((one["spec-id"] for one in specs), default=-1) + 1
+    table.add_numbered("partition-specs", "spec-id", {**made, "spec-id": number})
     highest = max((field["field-id"] for field in made["fields"]), default=0)
     table.data["last-partition-id"] = max(table.data["last-partition-id"], highest)
-    table.last_spec = number
-    table.added_specs.add(number)
 
 
 def set_default_spec(table: Building, update: Json) -> None:
     known = table.by_id("partition-specs", "spec-id")
     given = field_of(update, "spec-id", int)
-    table.data["default-spec-id"] = chosen(given, table.last_spec, known, "partition spec")
+    table.data["default-spec-id"] = chosen(given, table.last["partition-specs"], known, "partition spec")
 
 
 def remove_specs(table: Building, update: Json) -> None:
@@ -86,19 +81,17 @@ def add_sort_order(table: Building, update: Json) -> None:
     orders = table.items("sort-orders")
     same = next((one for one in orders if order_content(one) == order_content(order)), None)
     if same is not None:
-        table.last_order = same["order-id"] if same["order-id"] in table.added_orders else None
+        table.note_known("sort-orders", same["order-id"])
         return
     highest = max((one["order-id"] for one in orders), default=UNSORTED_ID)
     number = max(highest + 1, FIRST_ORDER_ID) if order["fields"] else UNSORTED_ID
-    table.add("sort-orders", {**order, "order-id": number})
-    table.last_order = number
-    table.added_orders.add(number)
+    table.add_numbered("sort-orders", "order-id", {**order, "order-id": number})
 
 
 def set_default_sort_order(table: Building, update: Json) -> None:
     known = table.by_id("sort-orders", "order-id")
     given = field_of(update, "sort-order-id", int)
-    table.data["default-sort-order-id"] = chosen(given, table.last_order, known, "sort order")
+    table.data["default-sort-order-id"] = chosen(given, table.last["sort-orders"], known, "sort order")
 
 
 def refuse_unbound(table: Building, before: Json | None) -> None:

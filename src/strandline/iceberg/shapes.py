@@ -12,6 +12,7 @@ import msgspec
 
 from strandline.iceberg.refusals import BadUpdate
 
+UPDATES_MAX = 10_000
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Positive = Annotated[int, msgspec.Meta(gt=0, le=2**63 - 1)]
@@ -215,12 +216,16 @@ def check_shape(value: Any, kind: type[msgspec.Struct], what: str) -> None:
 
 
 def check_updates(updates: Any) -> None:
-    """Raise `BadUpdate` unless updates are a list, each of a known kind's shape."""
+    """Raise `BadUpdate` unless updates are a list of objects with an action, each of its action's shape."""
     if not isinstance(updates, Sequence) or isinstance(updates, str | bytes):
         raise BadUpdate("The updates of a request are a list.")
+    if len(updates) > UPDATES_MAX:
+        raise BadUpdate(f"The request has more than {UPDATES_MAX:,} updates.")
     for one in updates:
         action = one.get("action") if isinstance(one, dict) else None
-        kind = _UPDATES.get(action) if isinstance(action, str) else None
+        if not isinstance(action, str):
+            raise BadUpdate(f"The update {str(one)[:80]!r} names no action.")
+        kind = _UPDATES.get(action)
         if kind is not None:
             check_shape(one, kind, f"The update {action}")
 

@@ -22,7 +22,7 @@ def add_snapshot(table: Building, update: Json) -> None:
     if not (table.items("schemas") and table.items("partition-specs") and table.items("sort-orders")):
         raise BadUpdate("A table without a schema, a partition spec and a sort order has no snapshots.")
     if number in table.snapshot_ids:
-        raise BadUpdate(f"There is a snapshot {number} already.")
+        raise BadUpdate(f"The table has a snapshot {number} already.")
     data = table.data
     summary = snapshot.get("summary")
     if summary is not None and summary.get("operation") not in OPERATIONS:
@@ -71,7 +71,7 @@ def set_ref(table: Building, update: Json) -> None:
     if kind == "tag" and any(update.get(key) is not None for key in _OF_BRANCHES):
         raise BadUpdate("A tag has no rules for the snapshots of a branch.")
     if number not in table.snapshot_ids:
-        raise BadUpdate(f"There is no snapshot {number}.")
+        raise BadUpdate(f"The table has no snapshot {number}.")
     ref = {key: update[key] for key in _REF_FIELDS if update.get(key) is not None}
     refs = table.data.get("refs") or {}
     if refs.get(name) == ref:
@@ -96,7 +96,7 @@ def _drop_refs(table: Building, gone: set[str]) -> None:
     table.data["refs"] = {name: ref for name, ref in refs.items() if name not in gone}
     if MAIN in gone:
         table.data["current-snapshot-id"] = NO_SNAPSHOT
-        table.keep("snapshot-log", lambda _: False)
+        table.put("snapshot-log", [])
 
 
 def remove_snapshots(table: Building, update: Json) -> None:
@@ -110,8 +110,7 @@ def remove_snapshots(table: Building, update: Json) -> None:
         table.keep(name, lambda one: one["snapshot-id"] not in gone)
     log = table.items("snapshot-log")
     newest = max((at for at, entry in enumerate(log) if entry["snapshot-id"] in gone), default=-1)
-    left = {id(entry) for entry in log[newest + 1 :]}
-    table.keep("snapshot-log", lambda entry: id(entry) in left)
+    table.put("snapshot-log", log[newest + 1 :])
     for number in gone:
         table.added_snapshots.pop(number, None)
     refs = table.data.get("refs") or {}

@@ -41,7 +41,7 @@ _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path"
 
 
 class NoSuchTable(NotFound):
-    """There is no such table; of another kind than a namespace that is not there, since clients tell them apart."""
+    """A table that does not exist; of another kind than a namespace that does not, since clients tell them apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,18 @@ class TableChange:
     updates: Sequence[Any]
 
 
+Held = tuple[ObjectInfo, Json]
+"""The object that is a table, and its metadata."""
+
+
 class Tables(Namespaces):
     """The tables of a ref and their namespaces; only those of a branch can be changed."""
 
     def tables(self, levels: Sequence[str]) -> list[Identifier]:
         """The tables of a namespace, in the order of their names; raises `NotFound`."""
         namespace = names.check_identifier(levels, "namespace")
-        head, folder = self.head, names.folder_of(namespace)
+        folder = names.folder_of(namespace)
+        head = self._head(folder)
         if not has_namespace(head, namespace):
             raise no_namespace(namespace)
         paths = column(head.list(folder).to_arrow(), "path")
@@ -81,14 +86,15 @@ class Tables(Namespaces):
         return [(*namespace, name) for name in found if name and "/" not in name]
 
     def exists(self, identifier: Sequence[str]) -> bool:
-        """Whether there is such a table."""
-        return self.head.find(names.pointer_of(names.check_identifier(identifier))) is not None
+        """Whether a table exists."""
+        path = names.pointer_of(names.check_identifier(identifier))
+        return self._head(path).exists(path)
 
     def load(self, identifier: Sequence[str]) -> Loaded:
         """A table; raises `NotFound`."""
         table = names.check_identifier(identifier)
-        head = self.head
-        return self._loaded(self._found(head, table), table)
+        found = self._found(self._head(names.folder_of(table)), table)
+        return self._loaded(found, self._read(found.physical_address, table))
 
     def create(self, identifier: Sequence[str], request: Json, *, stages: bool = False) -> Loaded:
         """Make a table.
@@ -99,7 +105,7 @@ class Tables(Namespaces):
 
         Raises:
             AlreadyExists: the name is taken.
-            NotFound: there is no such namespace.
+            NotFound: the namespace does not exist.
             BadUpdate: the request is malformed.
         """
         table = names.check_identifier(identifier)
@@ -109,7 +115,7 @@ class Tables(Namespaces):
         made = new_table(request, names.new_uuid(), self._location(key), self._now_ms())
         _force(made)
         if stages:
-            self._refuse_taken(self.head, table)
+            self._refuse_taken(self._head(), table)
             return Loaded(made, "")
 
         def decide(head: Ref) -> Plan:
@@ -137,21 +143,22 @@ class Tables(Namespaces):
         for change in changes:
             check_updates(change.updates)
             requirements.is_create(change.requirements)
-            if unknown := [one for one in change.updates if not isinstance(one, dict) or "action" not in one]:
-                raise BadUpdate(f"This is not an update: {str(unknown[0])[:80]}.")
 
         def decide(head: Ref) -> Plan:
-            done = self._done_before(head, tables, changes)
-            if done is not None:
-                return Plan(result=done)
+            held = [self._held(head, table) for table in tables]
+            if _are_done(changes, held):
+                return Plan(result=[self._loaded(*one) for one in held if one is not None])
             plan = Plan(result=[])
             told = []
-            for table, change in zip(tables, changes, strict=True):
-                found = None if requirements.is_create(change.requirements) else self._found(head, table)
-                loaded = self._changed(plan, head, table, change, found)
+            for table, change, one in zip(tables, changes, held, strict=True):
+                is_new = requirements.is_create(change.requirements)
+                if one is None and not is_new:
+                    self._found(head, table)
+                before = None if is_new else one
+                loaded = self._changed(plan, head, table, change, before)
                 plan.result.append(loaded)
-                if loaded.location != (found and self._url(found.physical_address)):
-                    told.append(message_of(names.shown(table), change.updates, is_new=found is None))
+                if before is None or loaded.location != self._url(before[0].physical_address):
+                    told.append(message_of(names.shown(table), change.updates, is_new=is_new))
             plan.message = "; ".join(one.text for one in told)[:MESSAGE_MAX]
             plan.metadata = told[0].metadata if len(told) == 1 else {}
             return plan
@@ -159,44 +166,29 @@ class Tables(Namespaces):
         loaded: list[Loaded] = self._publish(decide)
         return loaded
 
-    def _done_before(
-        self, head: Ref, tables: Sequence[Identifier], changes: Sequence[TableChange]
-    ) -> list[Loaded] | None:
-        """What the tables are now, if this very request was carried out before and its reply was lost.
+    def _held(self, head: Ref, table: Identifier) -> Held | None:
+        """Where a table is, and its metadata; None if it does not exist."""
+        found = head.find(names.pointer_of(table))
+        return None if found is None else (found, self._read(found.physical_address, table))
 
-        A request is carried out whole or not at all, so that its snapshots are there, or the table that it makes, says
-        that all of it is done. It is asked on the very head that would refuse it.
+    def _changed(self, plan: Plan, head: Ref, table: Identifier, change: TableChange, held: Held | None) -> Loaded:
+        """Decide one change, and put what comes of it into the plan.
+
+        Args:
+            held: the table as it is; None if it is to be made.
         """
-        is_known = False
-        loaded: list[Loaded] = []
-        for table, change in zip(tables, changes, strict=True):
-            found = head.find(names.pointer_of(table))
-            if found is None:
-                return None
-            verdict = is_done(self._stored_metadata(found, table), change.requirements, change.updates)
-            if verdict is False:
-                return None
-            is_known = is_known or verdict is True
-            loaded.append(self._loaded(found, table))
-        return loaded if is_known else None
-
-    def _changed(
-        self, plan: Plan, head: Ref, table: Identifier, change: TableChange, found: ObjectInfo | None
-    ) -> Loaded:
-        """Decide one change, and put what comes of it into the plan."""
-        before = None
-        if found is None:
+        found, before = held or (None, None)
+        if before is None:
             self._refuse_taken(head, table)
         else:
-            before = self._stored_metadata(found, table)
             requirements.check(change.requirements, before)
         for one in change.updates:
             if one["action"] in ("set-properties", "remove-properties"):
                 self._refuse_forced(one)
         previous = "" if found is None else self._url(found.physical_address)
         after = updates.apply(before, change.updates, self._now_ms(), previous=previous)
-        if after is before and found is not None:
-            return self._loaded(found, table)
+        if found is not None and after is before:
+            return self._loaded(found, after)
         key = self._staged_key(change.updates) if found is None else names.table_key_of(found.physical_address)
         loaded = self._put_table(plan, table, after, found, key or names.new_table_key())
         if found is None:
@@ -215,11 +207,15 @@ class Tables(Namespaces):
     def _staged_key(self, asked: Sequence[Any]) -> str | None:
         """What a staged creation said that the table's files lie below; None if it was not one of this branch."""
         for one in asked:
-            if one.get("action") == "set-location":
-                key = names.table_key_of(str(one.get("location")).removeprefix(self._url("x")[:-1]) + "/")
+            if one["action"] == "set-location":
+                key = names.table_key_of(self._key_of(one["location"]) + "/")
                 if key is not None and one["location"] == self._location(key):
                     return key
         return None
+
+    def _key_of(self, location: str) -> str:
+        """The key of a file in the storage namespace; the location itself if it lies elsewhere."""
+        return location.removeprefix(self._url("x")[:-1])
 
     def register(self, identifier: Sequence[str], location: str, *, overwrite: bool = False) -> Loaded:
         """Make a table of metadata that lies in the lake already, such as that of a table that was dropped.
@@ -230,11 +226,12 @@ class Tables(Namespaces):
 
         Raises:
             AlreadyExists: the name is taken.
-            NotFound: there is no such namespace, or no such metadata.
+            NotFound: the namespace does not exist.
+            ObjectMissing: the metadata does not.
             BadUpdate: the location is not one of this repository's tables.
         """
         table = names.check_identifier(identifier)
-        place = location.removeprefix(self._url("x")[:-1])
+        place = self._key_of(location)
         key = names.table_key_of(place)
         is_ours = place != location and place.endswith(names.METADATA_SUFFIX) and len(place) <= KEY_MAX_CHARS
         if key is None or not is_ours or not _KEY.fullmatch(place):
@@ -248,7 +245,7 @@ class Tables(Namespaces):
                 self._refuse_taken(head, table)
                 self._expect_room(plan, head, table)
             elif found.physical_address == place:
-                return Plan(result=self._loaded(found, table))
+                return Plan(result=self._loaded(found, made))
             plan.result = self._put_table(plan, table, made, found, key)
             return plan
 
@@ -271,7 +268,7 @@ class Tables(Namespaces):
         """Give a table another name, perhaps in another namespace.
 
         Raises:
-            NotFound: there is no such table, or no such namespace.
+            NotFound: the table, or the namespace, does not exist.
             AlreadyExists: the name is taken.
         """
         table, other = names.check_identifier(identifier), names.check_identifier(target)
@@ -309,11 +306,8 @@ class Tables(Namespaces):
         if found is None:
             is_native = head.exists(names.folder_of(table) + names.NATIVE)
             hint = "It is a native table: use branch.table()." if is_native else "List the tables of its namespace."
-            raise NoSuchTable(f"There is no Iceberg table {names.shown(table)!r}.", next=hint)
+            raise NoSuchTable(f"The Iceberg table {names.shown(table)!r} does not exist.", next=hint)
         return found
-
-    def _stored_metadata(self, found: ObjectInfo, table: Identifier) -> Json:
-        return self._read(found.physical_address, table)
 
     def _read(self, key: str, table: Identifier) -> Json:
         try:
@@ -330,12 +324,11 @@ class Tables(Namespaces):
             raise Corrupted(f"The metadata of table {names.shown(table)!r} is damaged. {error.what}") from None
         return metadata
 
-    def _loaded(self, found: ObjectInfo, table: Identifier) -> Loaded:
-        metadata = self._stored_metadata(found, table)
+    def _loaded(self, found: ObjectInfo, metadata: Json) -> Loaded:
+        """A table as this ref shows it: a branch writes its own files, wherever the last ones lie."""
         key = names.table_key_of(found.physical_address)
-        if key is not None and isinstance(self._ref, Branch):
-            metadata["location"] = self._location(key)
-        return Loaded(metadata, self._url(found.physical_address))
+        own = {"location": self._location(key)} if key is not None and isinstance(self._ref, Branch) else {}
+        return Loaded({**metadata, **own}, self._url(found.physical_address))
 
     def _refuse_taken(self, head: Ref, table: Identifier) -> None:
         if not has_namespace(head, table[:-1]):
@@ -346,13 +339,10 @@ class Tables(Namespaces):
             raise AlreadyExists(f"There is a namespace {names.shown(table)!r} already.", next="Take another name.")
 
     def _refuse_forced(self, update: Json) -> None:
-        given = update.get("updates") or {}
-        names_given = given if isinstance(given, dict) else {}
-        self._refuse_places(names_given)
-        removals = update.get("removals")
-        gone = removals if isinstance(removals, list) else []
+        given: Mapping[str, str] = update.get("updates", {})
+        self._refuse_places(given)
         for name, value in FORCED.items():
-            if names_given.get(name, value) != value or name in gone:
+            if given.get(name, value) != value or name in update.get("removals", ()):
                 raise BadUpdate(
                     f"{name} is {value} for tables of a lake: other branches and commits need their files.",
                     next="Garbage is collected by `strandline gc`.",
@@ -369,6 +359,22 @@ class Tables(Namespaces):
 
 def _force(metadata: Json) -> None:
     metadata["properties"] = {**(metadata.get("properties") or {}), **FORCED}
+
+
+def _are_done(changes: Sequence[TableChange], held: Sequence[Held | None]) -> bool:
+    """Whether this very request was carried out before, and its reply was lost.
+
+    A request is carried out whole or not at all, so that its snapshots are there, or the table that it makes, says
+    that all of it is done. It is asked on the very head that would refuse it.
+    """
+    if None in held:
+        return False
+    verdicts = [
+        is_done(one[1], change.requirements, change.updates)
+        for change, one in zip(changes, held, strict=True)
+        if one is not None
+    ]
+    return True in verdicts and False not in verdicts
 
 
 def is_done(table: Json, demands: Sequence[Any], asked: Sequence[Any]) -> bool | None:

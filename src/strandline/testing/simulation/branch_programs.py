@@ -10,8 +10,7 @@ from strandline.branch.conditional import stage_if
 from strandline.repository.repository import Repository
 from strandline.testing.simulation.actors import Actor, listing
 from strandline.testing.simulation.exploring import Access, Exploring, Fault, Program, Run
-from strandline.testing.simulation.history import CREATED, Operation
-from strandline.testing.simulation.oracle import Broken
+from strandline.testing.simulation.history import CREATED, Broken, Operation
 from strandline.testing.simulation.run import instruments, last_look
 from strandline.testing.simulation.scheduler import Endless, Process, Scheduler
 from strandline.testing.simulation.trace import readable

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Literal, NamedTuple, Protocol
 
-from strandline.testing.simulation.oracle import Broken
+from strandline.testing.simulation.history import Broken
 from strandline.testing.simulation.scheduler import Endless, Fate, Killed, Line, Scheduler, Task
 
 MAX_RUNS = 20_000

@@ -84,3 +84,14 @@ class History:
     changes: list[RecordChange] = field(default_factory=list)
     listings: dict[str, Listing] = field(default_factory=dict)
     commits: dict[str, Commit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A promise that the history breaks."""
+
+    promise: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.promise}: {self.what}"

@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 from strandline.branch.rules.lock_rules import is_live
 from strandline.branch.rules.ranges import as_ranges, overlap
 from strandline.branch.rules.record import BranchRecord, LockRecord
-from strandline.testing.simulation.history import CREATED, PATHS, History, Listing, Operation, RecordChange, Value
+from strandline.testing.simulation.history import (
+    CREATED,
+    PATHS,
+    Broken,
+    History,
+    Listing,
+    Operation,
+    RecordChange,
+    Value,
+)
+from strandline.testing.simulation.one_shot_promises import one_shots
 
 ATOMIC = (
     "atomic put",
@@ -34,17 +44,6 @@ SILENT_US = 60_000_000
 BEFORE_ALL = -2
 """When the first head's values came: what is staged as a history begins came at -1, and hides them."""
 HEAD_MOVES = ("merge", "revert", "cherry-pick", "publish", "one shot")
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """A promise that the history breaks."""
-
-    promise: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.promise}: {self.what}"
 
 
 @dataclass(slots=True, eq=False)
@@ -138,7 +137,7 @@ class Oracle:
         yield from self._conditional_puts()
         yield from self._protections()
         yield from self._transactions()
-        yield from self._one_shots()
+        yield from one_shots(self.history, self.by_commit)
         yield from self._locks()
         if self.clocks_agree:
             yield from self._turns()
@@ -465,34 +464,6 @@ class Oracle:
                 key = (change.after.branch_id, told["strandline.writer"], told["strandline.token"])
                 if again.setdefault(key, record.id) != record.id:
                     yield Broken("a token is published once", f"{key}: {again[key]} and {record.id}")
-
-    def _one_shots(self) -> Iterator[Broken]:
-        """Each replaces what its caller has read and nothing else, and of one token there is one."""
-        by_token: dict[tuple[str, str], Operation] = {}
-        for id, op in self.by_commit.items():
-            if op.kind != "one shot":
-                continue
-            before = self.history.listings[self.history.commits[id].parents[0]]
-            after = self.history.listings[id]
-            moved = [path for path, value in op.arguments["expected"].items() if before[path] != value]
-            if moved:
-                yield Broken("a one-shot publication replaces what was read", f"{op}: {moved}, held {before}")
-            others = [path for path in after if before[path] != after[path] and path not in op.arguments["paths"]]
-            if others:
-                yield Broken("a one-shot publication takes nothing else along", f"{op}: {others}")
-            token = op.arguments["token"]
-            if token and token != "of nobody else":
-                first = by_token.setdefault((op.creation, token), op)
-                if first is not op:
-                    yield Broken("a token is published once", f"{first} and {op}")
-        for op in self.history.operations:
-            if op.kind != "one shot" or op.status != "ok":
-                continue
-            by = self.by_commit.get(op.result)
-            # two that ask for the very same under one token are one
-            is_same = by is not None and op.arguments["token"] == by.arguments.get("token") != ""
-            if by is not op and not is_same:
-                yield Broken("a publication that was acknowledged is in the chain", f"{op} made {op.result}")
 
     def _holds(self) -> list[_Hold]:
         found: list[_Hold] = []

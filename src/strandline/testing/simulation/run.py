@@ -19,9 +19,9 @@ from strandline.testing.simulation import shards
 from strandline.testing.simulation.actors import OFTEN, SCENARIOS, Actor, listing
 from strandline.testing.simulation.collector import referred_bytes, referred_files
 from strandline.testing.simulation.families import FAMILIES
-from strandline.testing.simulation.history import PATHS, Operation
+from strandline.testing.simulation.history import PATHS, Broken, Operation
 from strandline.testing.simulation.non_promises import EXAMPLES
-from strandline.testing.simulation.oracle import Broken, Oracle, transition
+from strandline.testing.simulation.oracle import Oracle, transition
 from strandline.testing.simulation.scheduler import Endless, Scheduler, some_faults
 from strandline.testing.simulation.trace import readable
 from strandline.testing.simulation.world import World, partitions_with, seeded_ids, some_clock

@@ -13,7 +13,7 @@ from strandline.shards.state.transitions import initial
 from strandline.shards.upkeep.collection import collect, write_rollup
 from strandline.shards.upkeep.compaction import compact_all
 from strandline.testing.simulation.exploring import Access, Exploring, Fault, Program, Run
-from strandline.testing.simulation.oracle import Broken
+from strandline.testing.simulation.history import Broken
 from strandline.testing.simulation.scheduler import Endless, Process
 from strandline.testing.simulation.shards import (
     SCHEMA,

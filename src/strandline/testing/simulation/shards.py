@@ -46,7 +46,7 @@ from strandline.shards.state.transitions import initial
 from strandline.shards.upkeep.collection import collect, sweep, write_rollup
 from strandline.shards.upkeep.compaction import compact_all, compact_once, rows_of
 from strandline.shards.upkeep.upkeep import Heartbeats
-from strandline.testing.simulation.oracle import Broken
+from strandline.testing.simulation.history import Broken
 from strandline.testing.simulation.scheduler import Endless, Process, Scheduler, some_faults
 from strandline.testing.simulation.stores import (
     SharedBlobs,

@@ -11,7 +11,7 @@ import msgspec
 from strandline.branch.rules.record import BranchRecord, RefRecord
 from strandline.envelope import decode
 from strandline.errors import Corrupted, StrandlineError
-from strandline.testing.simulation.oracle import Broken
+from strandline.testing.simulation.history import Broken
 from strandline.testing.simulation.scheduler import Fate, Line
 from strandline.testing.simulation.world import World
 from strandline.tree.rows import Entry, decode_staged
