@@ -56,8 +56,10 @@ def test_an_admin_that_lost_its_rights_gets_them_back(directory: Directory) -> N
     directory.detach("AuthFullAccess", "group", "Admins")
     directory.change_policy("FSFullAccess", RULE)
     directory.remove_member("Admins", "admin")
+    directory.detach("FSReadAll", "group", "Viewers")
     credential, _ = directory.bring_back_admin()
     assert credential.user == "admin"
+    assert "FSReadAll" not in {one.name for one in directory.policies_of("group", "Viewers")}
     rules = Rules("admin", directory.statements_of("admin"))
     for action in ("auth:CreateUser", "fs:DeleteRepository", "ci:ReadAction", "strandline:TakeLock"):
         assert rules.judge(Need(action, "x"), Caller("admin", "", "")) is Verdict.ALLOWED, action

@@ -153,7 +153,7 @@ class Directory:
         if self.admin() is not None:
             raise taken
         # all of this may be there already, of a setup that died; only the record below says that it is done
-        self._ensure_fixed()
+        self._ensure_fixed(fixed.GROUPS)
         self._ensure(User(name=name, created_at=self._clock.now_us()))
         self.add_member(fixed.ADMINS, name)
         made = self.create_credential(name, key)
@@ -168,19 +168,20 @@ class Directory:
         self._changed()
         return made
 
-    def _ensure_fixed(self) -> None:
+    def _ensure_fixed(self, groups: Iterable[str]) -> None:
+        """Have the fixed policies there, and some of the fixed groups with theirs."""
         for policy, statements in fixed.POLICIES.items():
             self._ensure(Policy(name=policy, created_at=self._clock.now_us(), statements=statements))
-        for group, policies in fixed.GROUPS.items():
+        for group in groups:
             self._ensure(Group(name=group, created_at=self._clock.now_us()))
-            for policy in policies:
+            for policy in fixed.GROUPS[group]:
                 self.attach(policy, "group", group)
 
     def bring_back_admin(self) -> tuple[Credential, Secret]:
         """Give the first admin all rights again, and another access key: the way out for those who hold the lake.
 
         The group of admins gets its own policies back, as they were, and no others; the admin keeps none but by that
-        group.
+        group. What other groups lost stays lost.
 
         Raises:
             NotFound: the server was not set up.
@@ -188,7 +189,7 @@ class Directory:
         name = self.admin()
         if name is None:
             raise NotFound("The server was not set up yet.", next="Start it without --new-admin-key.")
-        self._ensure_fixed()
+        self._ensure_fixed([fixed.ADMINS])
         own = fixed.GROUPS[fixed.ADMINS]
         for policy in own:
             self.change_policy(policy, fixed.POLICIES[policy])
