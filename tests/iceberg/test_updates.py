@@ -419,20 +419,20 @@ def test_a_creation_demands_nothing_else() -> None:
 
 
 def test_commits_say_what_happened() -> None:
-    def told(*updates: dict[str, Any], is_new: bool = False) -> str:
+    def message(*updates: dict[str, Any], is_new: bool = False) -> str:
         return message_of("db.t", updates, is_new=is_new).text
 
     append = {"operation": "append", "added-records": "1200"}
-    assert told(*added(snapshot(1, 1, summary=append))) == "append 1,200 rows to db.t"
+    assert message(*added(snapshot(1, 1, summary=append))) == "append 1,200 rows to db.t"
     assert (
-        told(*added(snapshot(1, 1, summary={"operation": "delete", "deleted-records": "3"})))
+        message(*added(snapshot(1, 1, summary={"operation": "delete", "deleted-records": "3"})))
         == "delete 3 rows from db.t"
     )
-    assert told(*added(snapshot(1, 1, summary={"operation": "delete"}))) == "delete from db.t"
-    assert told(*added(snapshot(1, 1, summary={"operation": "overwrite"}))) == "overwrite db.t"
-    assert told(*added(snapshot(1, 1, summary={"operation": "replace"}))) == "rewrite db.t"
-    assert told(is_new=True) == "create table db.t"
-    assert told({"action": "set-properties"}) == "set properties of db.t"
-    assert told({"action": "add-schema"}) == "change the schema of db.t"
-    assert told({"action": "add-spec"}) == "change the layout of db.t"
-    assert told({"action": "set-snapshot-ref"}) == "change db.t"
+    assert message(*added(snapshot(1, 1, summary={"operation": "delete"}))) == "delete from db.t"
+    assert message(*added(snapshot(1, 1, summary={"operation": "overwrite"}))) == "overwrite db.t"
+    assert message(*added(snapshot(1, 1, summary={"operation": "replace"}))) == "rewrite db.t"
+    assert message(is_new=True) == "create table db.t"
+    assert message({"action": "set-properties"}) == "set properties of db.t"
+    assert message({"action": "add-schema"}) == "change the schema of db.t"
+    assert message({"action": "add-spec"}) == "change the layout of db.t"
+    assert message({"action": "set-snapshot-ref"}) == "change db.t"

@@ -12,16 +12,16 @@ _OF_LAYOUT = ("add-spec", "set-default-spec", "add-sort-order", "set-default-sor
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Message:
     """A message, and what programs find beside it."""
 
     text: str
     metadata: dict[str, str]
 
 
-def message_of(table: str, updates: Sequence[Any], *, is_new: bool) -> Told:
+def message_of(table: str, updates: Sequence[Any], *, is_new: bool) -> Message:
     """What a commit does to a table, from its updates."""
-    told = {"iceberg.table": table}
+    metadata = {"iceberg.table": table}
     snapshots = [one["snapshot"] for one in updates if one.get("action") == "add-snapshot"]
     if is_new:
         text = f"create table {table}"
@@ -35,9 +35,9 @@ def message_of(table: str, updates: Sequence[Any], *, is_new: bool) -> Told:
         text = f"{what} {table}"
     if snapshots:
         summary = snapshots[-1].get("summary") or {}
-        told["iceberg.snapshot"] = str(snapshots[-1].get("snapshot-id"))
-        told["iceberg.operation"] = str(summary.get("operation", ""))[:80]
-    return Told(text, told)
+        metadata["iceberg.snapshot"] = str(snapshots[-1].get("snapshot-id"))
+        metadata["iceberg.operation"] = str(summary.get("operation", ""))[:80]
+    return Message(text, metadata)
 
 
 def _done(snapshot: dict[str, Any]) -> str:

@@ -135,12 +135,12 @@ class OnRef:
         with suppress(StrandlineError):  # what stays is garbage
             self._core.resolver.namespace.delete_many(sorted(plan.files))
 
-    def _stored(self, plan: Plan, key: str, data: bytes, told: dict[str, str] | None) -> Entry:
+    def _stored(self, plan: Plan, key: str, data: bytes, metadata: dict[str, str] | None) -> Entry:
         """The entry of what is stored when the plan is published."""
         plan.files[key] = data
         now_us = self._core.stores.clock.now_us()
         checksum = f"blake3:{blake3(data).hexdigest()}"
-        return Entry(key, len(data), checksum, now_us, _JSON, user_metadata_json(told))
+        return Entry(key, len(data), checksum, now_us, _JSON, user_metadata_json(metadata))
 
     def _url(self, key: str) -> str:
         """Where clients find a file: of a folder its plain path, which they do not decode."""

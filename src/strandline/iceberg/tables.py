@@ -149,7 +149,7 @@ class Tables(Namespaces):
             if _are_done(changes, held):
                 return Plan(result=[self._loaded(*one) for one in held if one is not None])
             plan = Plan(result=[])
-            told = []
+            messages = []
             for table, change, one in zip(tables, changes, held, strict=True):
                 is_new = requirements.is_create(change.requirements)
                 if one is None and not is_new:
@@ -158,9 +158,9 @@ class Tables(Namespaces):
                 loaded = self._changed(plan, head, table, change, before)
                 plan.result.append(loaded)
                 if before is None or loaded.location != self._url(before[0].physical_address):
-                    told.append(message_of(names.shown(table), change.updates, is_new=is_new))
-            plan.message = "; ".join(one.text for one in told)[:MESSAGE_MAX]
-            plan.metadata = told[0].metadata if len(told) == 1 else {}
+                    messages.append(message_of(names.shown(table), change.updates, is_new=is_new))
+            plan.message = "; ".join(one.text for one in messages)[:MESSAGE_MAX]
+            plan.metadata = messages[0].metadata if len(messages) == 1 else {}
             return plan
 
         loaded: list[Loaded] = self._publish(decide)
@@ -291,12 +291,12 @@ class Tables(Namespaces):
         version = 0 if found is None else names.version_of(found.physical_address) + 1
         place = names.new_metadata_key(key, self._branch.branch_id, version)
         snapshot = made.get("current-snapshot-id", -1)
-        told = {"iceberg.uuid": made["table-uuid"], "iceberg.format-version": str(made["format-version"])}
+        metadata = {"iceberg.uuid": made["table-uuid"], "iceberg.format-version": str(made["format-version"])}
         if snapshot not in (-1, None):
-            told["iceberg.snapshot"] = str(snapshot)
+            metadata["iceberg.snapshot"] = str(snapshot)
         path = names.pointer_of(table)
         plan.expected[path] = found
-        plan.changes[path] = self._stored(plan, place, encoded(made), told)
+        plan.changes[path] = self._stored(plan, place, encoded(made), metadata)
         return Loaded(made, self._url(place))
 
     # --- reading --------------------------------------------------------------------------------------------------

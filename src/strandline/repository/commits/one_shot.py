@@ -25,7 +25,7 @@ NOBODY = f"{UNNAMED}in one shot"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Who publishes, and under which token a repetition is recognised."""
+    """The name of the publisher, and the token by which a repetition is recognised."""
 
     writer: str | None = None
     token: str = ""
