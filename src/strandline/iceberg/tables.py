@@ -231,6 +231,8 @@ class Tables(Namespaces):
             BadUpdate: the location is not one of this repository's tables.
         """
         table = names.check_identifier(identifier)
+        if not isinstance(location, str):
+            raise BadUpdate(f"The location is {type(location).__name__}; expected text.")
         place = self._key_of(location)
         key = names.table_key_of(place)
         is_ours = place != location and place.endswith(names.METADATA_SUFFIX) and len(place) <= KEY_MAX_CHARS
@@ -247,6 +249,9 @@ class Tables(Namespaces):
             elif found.physical_address == place:
                 return Plan(result=self._loaded(found, made))
             plan.result = self._put_table(plan, table, made, found, key)
+            stored = plan.changes[names.pointer_of(table)]
+            if found is not None and stored is not None and stored.checksum == found.checksum:
+                return Plan(result=self._loaded(found, made))  # it was registered before
             return plan
 
         loaded: Loaded = self._publish(decide)
