@@ -107,7 +107,7 @@ def test_names_that_are_none(identifier: Any, one: Client) -> None:
 
 
 def test_files_lie_where_the_lake_says() -> None:
-    key = new_metadata_key("0123456789abcdef0123", "b" * 20, 3)  # type: ignore[arg-type]
+    key = new_metadata_key("0123456789abcdef0123", "b" * 20, 3)
     assert key.startswith(f"ice/0123456789abcdef0123/{'b' * 20}/metadata/00003-")
     assert key.endswith(".metadata.json")
     assert (table_key_of(key), version_of(key)) == ("0123456789abcdef0123", 3)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from strandline.core.physical import ICEBERG_ROOT as FILES
 from strandline.errors import InvalidName
-from strandline.ids import BranchId, check_path, new_id
+from strandline.ids import check_path, new_id
 
 Identifier = tuple[str, ...]
 """The levels of a namespace, and for a table its name behind them."""
@@ -80,14 +80,14 @@ def new_uuid() -> str:
     return str(uuid.UUID(hex=(new_id() + new_id())[:32], version=4))
 
 
-def files_below(table_key: str, branch_id: BranchId) -> str:
-    """Where a branch's files of a table lie, without a slash at the end."""
-    return f"{FILES}/{table_key}/{branch_id}"
+def files_below(table_key: str, part: str) -> str:
+    """Where the files of a table lie that a branch or a transaction writes, without a slash at the end."""
+    return f"{FILES}/{table_key}/{part}"
 
 
-def new_metadata_key(table_key: str, branch_id: BranchId, version: int) -> str:
+def new_metadata_key(table_key: str, part: str, version: int) -> str:
     """A key for the next metadata of a table, as Iceberg's readers expect them: number, dash, something unique."""
-    return f"{files_below(table_key, branch_id)}/metadata/{version:05d}-{new_uuid()}{METADATA_SUFFIX}"
+    return f"{files_below(table_key, part)}/metadata/{version:05d}-{new_uuid()}{METADATA_SUFFIX}"
 
 
 def version_of(physical_address: str) -> int:

@@ -9,8 +9,9 @@ import msgspec
 from strandline.branch.one_shot import Unchanged
 from strandline.errors import AlreadyExists, Conflict, Corrupted, NotFound, some_paths
 from strandline.iceberg import names
+from strandline.iceberg.landing import Plan, before
 from strandline.iceberg.names import Identifier
-from strandline.iceberg.publishing import OnRef, Plan
+from strandline.iceberg.publishing import OnRef
 from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.shapes import encoded
 from strandline.repository.refs.ref import Ref
@@ -113,23 +114,23 @@ class Namespaces(OnRef):
         def decide(head: Ref) -> Plan:
             if not has_namespace(head, namespace):
                 raise no_namespace(namespace)
-            before = _properties(head, namespace)
-            after = {name: value for name, value in {**before, **changed}.items() if name not in removals}
-            plan = Plan(f"set properties of namespace {names.shown(namespace)}", result=before)
-            if after != before:
+            held = _properties(head, namespace)
+            after = {name: value for name, value in {**held, **changed}.items() if name not in removals}
+            plan = Plan(f"set properties of namespace {names.shown(namespace)}", result=held)
+            if after != held:
                 self._put_properties(plan, head, namespace, after)
             return plan
 
-        found: dict[str, str] = self._publish(decide)
+        found: dict[str, str] = self._publish(decide, lambda state: _properties(before(state), namespace))
         return found
 
     def _put_properties(self, plan: Plan, head: Ref, namespace: Identifier, properties: dict[str, str]) -> None:
         if not all(isinstance(one, str) for pair in properties.items() for one in pair):
             raise BadUpdate("The properties of a namespace are texts by name.")
-        marker, branch = names.marker_of(namespace), self._branch
+        marker = names.marker_of(namespace)
         data = encoded({"properties": dict(sorted(properties.items()))})
         plan.expected[marker] = head.find(marker)
-        plan.changes[marker] = self._stored(plan, branch._new_key(marker), data, None)
+        plan.changes[marker] = self._stored(plan, self._new_key(marker), data, None)
 
 
 def no_namespace(namespace: Identifier) -> NoSuchNamespace:

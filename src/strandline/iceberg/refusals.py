@@ -11,3 +11,7 @@ class BadUpdate(UsageError):
 
 class Stale(Conflict):
     """What the client decided on is not the table any more; clients read it again and retry (409)."""
+
+
+class Reused(BadUpdate):
+    """The name by which a repetition is recognised stands for another request."""

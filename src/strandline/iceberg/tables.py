@@ -19,14 +19,13 @@ from strandline.blob import BlobNotFound
 from strandline.errors import AlreadyExists, Corrupted, NotFound, ObjectMissing
 from strandline.iceberg import names, requirements, updates
 from strandline.iceberg.creation import new_table
+from strandline.iceberg.landing import Plan
 from strandline.iceberg.messages import message_of
 from strandline.iceberg.names import Identifier
 from strandline.iceberg.namespaces import Namespaces, expect_no_table, has_namespace, is_table, no_namespace
-from strandline.iceberg.publishing import Plan
 from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.schemas import Json
 from strandline.iceberg.shapes import check_metadata, check_request, check_updates, encoded
-from strandline.repository.branch import Branch
 from strandline.repository.commits.one_shot import entry_of
 from strandline.repository.refs.ref import Ref
 from strandline.results.rows import ObjectInfo
@@ -93,7 +92,15 @@ class Tables(Namespaces):
     def load(self, identifier: Sequence[str]) -> Loaded:
         """A table; raises `NotFound`."""
         table = names.check_identifier(identifier)
-        found = self._found(self._head(names.folder_of(table)), table)
+        return self._shown_at(self._head(names.folder_of(table)), table)
+
+    def pointer(self, identifier: Sequence[str]) -> ObjectInfo:
+        """The object that is a table: its physical address names the metadata for ever. Raises `NotFound`."""
+        table = names.check_identifier(identifier)
+        return self._found(self._head(names.folder_of(table)), table)
+
+    def _shown_at(self, state: Ref, table: Identifier) -> Loaded:
+        found = self._found(state, table)
         return self._loaded(found, self._read(found.physical_address, table))
 
     def create(self, identifier: Sequence[str], request: Json, *, stages: bool = False) -> Loaded:
@@ -125,7 +132,7 @@ class Tables(Namespaces):
             self._expect_room(plan, head, table)
             return plan
 
-        loaded: Loaded = self._publish(decide)
+        loaded: Loaded = self._publish(decide, lambda state: self._shown_at(state, table))
         return loaded
 
     def commit(self, changes: Sequence[TableChange]) -> list[Loaded]:
@@ -163,7 +170,7 @@ class Tables(Namespaces):
             plan.metadata = messages[0].metadata if len(messages) == 1 else {}
             return plan
 
-        loaded: list[Loaded] = self._publish(decide)
+        loaded: list[Loaded] = self._publish(decide, lambda state: [self._shown_at(state, table) for table in tables])
         return loaded
 
     def _held(self, head: Ref, table: Identifier) -> Held | None:
@@ -254,7 +261,7 @@ class Tables(Namespaces):
                 return Plan(result=self._loaded(found, made))  # it was registered before
             return plan
 
-        loaded: Loaded = self._publish(decide)
+        loaded: Loaded = self._publish(decide, lambda state: self._shown_at(state, table))
         return loaded
 
     def drop(self, identifier: Sequence[str]) -> None:
@@ -294,7 +301,7 @@ class Tables(Namespaces):
         made = {**made, "location": self._location(key)}
         _force(made)
         version = 0 if found is None else names.version_of(found.physical_address) + 1
-        place = names.new_metadata_key(key, self._branch.branch_id, version)
+        place = names.new_metadata_key(key, self.files_part, version)
         snapshot = made.get("current-snapshot-id", -1)
         metadata = {"iceberg.uuid": made["table-uuid"], "iceberg.format-version": str(made["format-version"])}
         if snapshot not in (-1, None):
@@ -315,8 +322,14 @@ class Tables(Namespaces):
         return found
 
     def _read(self, key: str, table: Identifier) -> Json:
+        """The metadata in a file; shared, so that nobody may change it."""
+        repository_id = self._core.stores.repository_id
+        kept = self._cache.get(repository_id, key)
+        if kept is not None:
+            return kept
         try:
-            metadata: Json = msgspec.json.decode(self._core.resolver.namespace.get(key))
+            data = self._core.resolver.namespace.get(key)
+            metadata: Json = msgspec.json.decode(data)
         except BlobNotFound:
             raise ObjectMissing(
                 f"The metadata of table {names.shown(table)!r} is gone: {key}.", next="Restore it from a backup."
@@ -327,12 +340,13 @@ class Tables(Namespaces):
             check_metadata(metadata)
         except BadUpdate as error:
             raise Corrupted(f"The metadata of table {names.shown(table)!r} is damaged. {error.what}") from None
+        self._cache.put(repository_id, key, metadata, len(data))
         return metadata
 
     def _loaded(self, found: ObjectInfo, metadata: Json) -> Loaded:
         """A table as this ref shows it: a branch writes its own files, wherever the last ones lie."""
         key = names.table_key_of(found.physical_address)
-        own = {"location": self._location(key)} if key is not None and isinstance(self._ref, Branch) else {}
+        own = {"location": self._location(key)} if key is not None and self.files_part else {}
         return Loaded({**metadata, **own}, self._url(found.physical_address))
 
     def _refuse_taken(self, head: Ref, table: Identifier) -> None:
@@ -359,7 +373,7 @@ class Tables(Namespaces):
                 raise BadUpdate(f"{name} cannot be set: where a table's files lie is the lake's to decide.")
 
     def _location(self, table_key: str) -> str:
-        return self._url(names.files_below(table_key, self._branch.branch_id))
+        return self._url(names.files_below(table_key, self.files_part))
 
 
 def _force(metadata: Json) -> None:

@@ -7,7 +7,7 @@ Parquet files that hold ranges. Everything that touches many objects works on co
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
 
@@ -127,6 +127,12 @@ def check_staged(staged: Sequence[Staged]) -> list[bytes]:
     for first in range(0, len(staged), CHECKED_AT_ONCE):
         values += _check_few(staged[first : first + CHECKED_AT_ONCE])
     return values
+
+
+def as_staged(changes: Mapping[str, Entry | None]) -> dict[bytes, bytes]:
+    """What is staged for changes by path, of which None deletes; raises as `check_staged`."""
+    values = check_staged([TOMBSTONE if entry is None else entry for entry in changes.values()])
+    return {path.encode(): value for path, value in zip(changes, values, strict=True)}
 
 
 def _check_few(staged: Sequence[Staged]) -> list[bytes]:

@@ -25,10 +25,17 @@ NOBODY = f"{UNNAMED}in one shot"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The name of the publisher, and the token by which a repetition is recognised."""
+    """What a publication is known by.
+
+    Attributes:
+        writer: the name of the publisher.
+        token: by which a repetition is recognised.
+        digest: of what is asked for under the token; "" for that of the changes.
+    """
 
     writer: str | None = None
     token: str = ""
+    digest: str = ""
 
 
 def publish_entries(
@@ -48,7 +55,8 @@ def publish_entries(
     check_asked(core, changes, expected, asked)
     writer, token = NOBODY if asked.writer is None else asked.writer, asked.token
     wanted = {path: None if info is None else entry_of(info) for path, info in expected.items()}
-    what = OneShot(writer, changes, wanted, draft, token, digest_of(changes) if token else "", unchanged)
+    digest = asked.digest or (digest_of(changes) if token else "")
+    what = OneShot(writer, changes, wanted, draft, token, digest, unchanged)
     made = publish(at, what)
     core.committed()
     return made

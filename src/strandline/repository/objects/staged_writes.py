@@ -31,7 +31,7 @@ from strandline.repository.objects.moves import check_move, entries_below, moved
 from strandline.repository.objects.writable import check_condition, distinct_keys
 from strandline.repository.refs.ref import Ref, key_range
 from strandline.results.rows import ObjectInfo, as_info
-from strandline.tree.rows import TOMBSTONE, Entry, check_one, check_staged, column, encode_staged, entries_of
+from strandline.tree.rows import TOMBSTONE, Entry, as_staged, check_one, check_staged, column, encode_staged, entries_of
 
 READ_WINDOW_ROWS = 50_000
 
@@ -355,6 +355,32 @@ class StagedWrites(BranchView):
 
         return attach_changes(self._at, compute)
 
+    def stage_expecting(
+        self,
+        changes: Mapping[str, Entry | None],
+        expected: Mapping[str, Entry | None],
+        alone: Sequence[str] = (),
+    ) -> bool:
+        """Stage and delete at one instant, if paths hold what is expected then; see `Writable`."""
+        pairs = sorted(as_staged(changes).items())
+
+        def compute(record: BranchRecord) -> Computed:
+            for path, wanted in expected.items():
+                found = self._sealed(record, path, exactly=True)
+                if (found[0][1] if found else None) != wanted:
+                    raise _NotAsExpected
+            for prefix in alone:
+                for rows in self._sealed_rows(record, prefix):
+                    if any(path not in changes for path, _ in entries_of(rows)):
+                        raise _NotAsExpected
+            return Computed(pairs)
+
+        try:
+            attach_changes(self._at, compute)
+        except _NotAsExpected:
+            return False
+        return True
+
     @logged("discard")
     def discard(self, path: str | None = None, *, prefix: str | None = None) -> None:
         """Throw staged changes away: all, those of a path, or those below a prefix."""
@@ -368,6 +394,10 @@ class StagedWrites(BranchView):
             reset_range(self._at, *key_range(prefix))
         else:
             reset_all(self._at)
+
+
+class _NotAsExpected(Exception):
+    """A path holds something else than it was to hold."""
 
 
 def keys_of(rows: pa.Table) -> list[bytes]:

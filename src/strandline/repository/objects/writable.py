@@ -135,6 +135,21 @@ class Writable(Ref):
         """
 
     @abstractmethod
+    def stage_expecting(
+        self,
+        changes: Mapping[str, Entry | None],
+        expected: Mapping[str, Entry | None],
+        alone: Sequence[str] = (),
+    ) -> bool:
+        """Write and delete at one instant, if some paths hold exactly what is expected then; False if they do not.
+
+        Args:
+            changes: by path; None deletes. Their bytes are kept by something else than this.
+            expected: by path; None for nothing.
+            alone: prefixes below which nothing may be but what changes.
+        """
+
+    @abstractmethod
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Write entries whose bytes the caller has just written; on a branch not atomic. Returns their number."""
 

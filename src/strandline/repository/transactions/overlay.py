@@ -26,7 +26,7 @@ from strandline.repository.refs.ref import Ref, key_range
 from strandline.repository.transactions.claims import Claims, Guard, kept_or_own
 from strandline.results.listing import objects_in
 from strandline.results.rows import ObjectInfo, as_info
-from strandline.tree.rows import TOMBSTONE, Entry, check_one, check_staged, decode_staged, encode_staged
+from strandline.tree.rows import TOMBSTONE, Entry, as_staged, check_one, check_staged, decode_staged, encode_staged
 
 
 @checked(but=("delete",))
@@ -223,6 +223,29 @@ class Overlay(Writable):
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Write entries, all at one instant; see `Writable`."""
         return self.stage_atomically(entries)
+
+    def stage_expecting(
+        self,
+        changes: Mapping[str, Entry | None],
+        expected: Mapping[str, Entry | None],
+        alone: Sequence[str] = (),
+    ) -> bool:
+        """Write and delete at one instant, if paths show what is expected; see `Writable`.
+
+        Invariant: what is expected is compared and replaced under the lock that the commit holds as well. Until the
+        changes land, others may change none of these paths, and add nothing below the prefixes.
+        """
+        with self._lock:
+            self._refuse_closed()
+            if any(self._find(path, path.encode()) != wanted for path, wanted in expected.items()):
+                return False
+            for prefix in alone:
+                if any(path not in changes for path, _ in objects_in(self, Range(*key_range(prefix)))):
+                    return False
+            self._claims.exact.update(expected)
+            self._claims.guards += [Guard(prefix) for prefix in alone]
+            self._add_known(as_staged(changes))
+        return True
 
     def _add_known(self, changes: Mapping[bytes, bytes]) -> None:
         """Add changes whose bytes are kept by something else than this: they need not be its own."""
