@@ -135,7 +135,7 @@ def test_namespaces_come_and_go(one: Client) -> None:
         (NoSuchNamespace, lambda: tables.drop_namespace(["other"])),
         (NoSuchNamespace, lambda: tables.namespaces(["other"])),
         (NoSuchNamespace, lambda: tables.namespace(["other"])),
-        (NoSuchNamespace, lambda: tables.tables(["other"])),
+        (NoSuchNamespace, lambda: tables.all_in(["other"])),
         (NoSuchNamespace, lambda: tables.create(["other", "t"], {"schema": SCHEMA})),
         (BadUpdate, lambda: tables.update_namespace(["db"], ["a"], {"a": "2"})),
         (BadUpdate, lambda: tables.create_namespace(["new"], {"a": 1})),  # type: ignore[dict-item]
@@ -153,7 +153,7 @@ def test_native_tables_are_seen_and_not_touched(one: Client) -> None:
     one.main.commit("a native table")
     tables = on(one)
     assert tables.namespaces() == [("db",)]
-    assert (tables.namespaces(["db"]), tables.tables(["db"])) == ([], [])
+    assert (tables.namespaces(["db"]), tables.all_in(["db"])) == ([], [])
     with pytest.raises(NoSuchTable, match="native"):
         tables.load(["db", "native"])
     with pytest.raises(AlreadyExists):
@@ -172,7 +172,7 @@ def test_a_table_is_made_loaded_renamed_dropped_and_registered(one: Client) -> N
     assert first.metadata["location"].endswith(str(one.main.branch_id))
     tables.create_namespace(["other"], {})
     tables.rename(T, ["other", "u"])
-    assert (tables.exists(T), tables.tables(["other"])) == (False, [("other", "u")])
+    assert (tables.exists(T), tables.all_in(["other"])) == (False, [("other", "u")])
     assert tables.load(["other", "u"]) == first
     made(one, "second")
     for target, error in ((["nowhere", "u"], NoSuchNamespace), (["other", "u"], AlreadyExists)):
@@ -384,7 +384,7 @@ def test_a_quarantined_table_is_not_read(one: Client) -> None:
     for call in (
         lambda: tables.load(T),
         lambda: tables.exists(T),
-        lambda: tables.tables(["db"]),
+        lambda: tables.all_in(["db"]),
         lambda: tables.namespaces(["db"]),
         lambda: append(tables, 1),
     ):

@@ -24,9 +24,10 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.iceberg.creation import VERSION, VERSION_DEFAULT
+from strandline.iceberg.entities import Loaded
 from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
 from strandline.iceberg.refusals import BadUpdate
-from strandline.iceberg.tables import Loaded, NoSuchTable, TableChange, Tables
+from strandline.iceberg.tables import NoSuchTable, TableChange, Tables
 from strandline.repository.refs.ref import Ref
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ class Catalog(MetastoreCatalog):
 
     def list_tables(self, namespace: str | Identifier) -> list[Identifier]:
         with _in_their_words(taken=theirs.NamespaceAlreadyExistsError):
-            return [*self._tables.tables(self.identifier_to_tuple(namespace))]
+            return [*self._tables.all_in(self.identifier_to_tuple(namespace))]
 
     def table_exists(self, identifier: str | Identifier) -> bool:
         with _in_their_words():

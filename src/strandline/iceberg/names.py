@@ -18,6 +18,7 @@ Identifier = tuple[str, ...]
 """The levels of a namespace, and for a table its name behind them."""
 ROOT = "tables/"
 POINTER = "_iceberg.metadata.json"
+VIEW = "_iceberg.view.json"
 NAMESPACE = "_namespace.json"
 METADATA_SUFFIX = ".metadata.json"
 NATIVE = "_strandline_table.json"
@@ -30,7 +31,7 @@ _KEY = re.compile(FILES + r"/([0-9a-z]{20})/", re.ASCII)
 def check_identifier(identifier: Sequence[str], what: str = "table") -> Identifier:
     """The levels of a name; raises `InvalidName` if one could not be a folder on a branch."""
     levels = tuple(identifier)
-    if not 1 <= len(levels) <= LEVELS_MAX or (what == "table" and len(levels) == 1):
+    if not 1 <= len(levels) <= LEVELS_MAX or (what != "namespace" and len(levels) == 1):
         raise InvalidName(f"{'.'.join(levels)[:80]!r} is not the name of a {what}.", next="Write namespace.table.")
     for level in levels:
         if not isinstance(level, str) or level in ("", ".", "..") or _CONTROL.search(level):
@@ -38,7 +39,7 @@ def check_identifier(identifier: Sequence[str], what: str = "table") -> Identifi
                 f"{str(level)[:80]!r} cannot be a part of a {what}'s name.",
                 next="Use names without slashes and control characters.",
             )
-        if level.startswith(_RESERVED) or level in (POINTER, NAMESPACE):
+        if level.startswith(_RESERVED) or level in (POINTER, VIEW, NAMESPACE):
             raise InvalidName(f"{level[:80]!r} is a name of strandline's own.", next="Use another name.")
     check_path(ROOT + "/".join(levels) + "/" + POINTER)
     return levels
@@ -52,6 +53,11 @@ def folder_of(levels: Identifier) -> str:
 def pointer_of(table: Identifier) -> str:
     """The path of a table on a branch."""
     return folder_of(table) + POINTER
+
+
+def view_of(view: Identifier) -> str:
+    """The path of a view on a branch."""
+    return folder_of(view) + VIEW
 
 
 def marker_of(namespace: Identifier) -> str:

@@ -16,6 +16,9 @@ from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.shapes import encoded
 from strandline.repository.refs.ref import Ref
 
+OBJECTS = (names.POINTER, names.VIEW, names.NATIVE)
+"""What makes a folder a table or a view, and no namespace."""
+
 
 class NoSuchNamespace(NotFound):
     """A namespace that does not exist."""
@@ -139,8 +142,8 @@ def no_namespace(namespace: Identifier) -> NoSuchNamespace:
 
 
 def expect_no_table(plan: Plan, identifier: Identifier) -> None:
-    """Have a plan demand that a name is still that of no table."""
-    for end in (names.POINTER, names.NATIVE):
+    """Have a plan demand that a name is still that of no table and no view."""
+    for end in OBJECTS:
         plan.expected.setdefault(names.folder_of(identifier) + end, None)
 
 
@@ -152,9 +155,9 @@ def has_namespace(head: Ref, namespace: Identifier) -> bool:
 
 
 def is_table(head: Ref, identifier: Identifier) -> bool:
-    """Whether a name is that of a table, of Iceberg's or of our own."""
+    """Whether a name is that of a table, of Iceberg's or of our own, or of a view."""
     folder = names.folder_of(identifier)
-    return head.exists(folder + names.POINTER) or head.exists(folder + names.NATIVE)
+    return any(head.exists(folder + end) for end in OBJECTS)
 
 
 def _properties(head: Ref, namespace: Identifier) -> dict[str, str]:

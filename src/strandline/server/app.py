@@ -12,6 +12,9 @@ from strandline.operations import warning
 from strandline.server.auth.sigv4 import is_signed
 from strandline.server.auth.verifier import LOOK_EACH_S
 from strandline.server.connections import Connections
+from strandline.server.iceberg.face import BASE as ICEBERG_BASE
+from strandline.server.iceberg.face import IcebergFace
+from strandline.server.iceberg.table import OPERATIONS as ICEBERG_OPERATIONS
 from strandline.server.messages import Exchange, Response
 from strandline.server.observing import Measures, leave_metrics, log_request
 from strandline.server.pages import plain_pages
@@ -36,6 +39,7 @@ PREFLIGHT = (
 )
 SWEEP_EACH_S = 3_600.0
 _REST_BASE = BASE.encode()
+_ICEBERG_BASE = ICEBERG_BASE.encode()
 
 
 class App:
@@ -52,6 +56,7 @@ class App:
         self._hosts: set[bytes] = set()
         self.rest = RestFace(services, OPERATIONS)
         self.s3 = S3Face(services, S3_OPERATIONS)
+        self.iceberg = IcebergFace(services, ICEBERG_OPERATIONS)
         self.links = LinkFace(services)
         self.plain = plain_pages(services, shared_metrics)
         self._shared_metrics = shared_metrics
@@ -87,6 +92,9 @@ class App:
             if request.raw_path.startswith(_REST_BASE):
                 self.rest.begin(exchange)
                 return
+            if request.raw_path.startswith(_ICEBERG_BASE):
+                self.iceberg.begin(exchange)
+                return
             if request.raw_path.startswith(LINKS_BASE):
                 self.links.begin(exchange)
                 return
@@ -110,8 +118,9 @@ class App:
 
     def refuse(self, exchange: Exchange, error: StrandlineError) -> None:
         """Answer with an error that was met outside of an interface, such as a body that is too large."""
-        is_rest = exchange.request.raw_path.startswith(_REST_BASE)
-        (self.rest if is_rest else self.s3).refuse(exchange, error)
+        path = exchange.request.raw_path
+        face = self.rest if path.startswith(_REST_BASE) else self.iceberg if path.startswith(_ICEBERG_BASE) else self.s3
+        face.refuse(exchange, error)
 
     def finished(self, exchange: Exchange, status: int, seconds: float) -> None:
         """Count a request that was answered, and perhaps write a line about it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
@@ -145,9 +146,23 @@ class Face(Answering, Generic[RowT, CallT]):
             call.still()  # the body may have taken long, and so may the wait for a thread
             return _called(operation, call)
 
-        self._later(
-            exchange, pool, work, lambda result: self._finish(exchange, operation, call, result), call.principal_name
-        )
+        def done(result: Any, error: BaseException | None) -> None:
+            wait_s = 0.0 if error is None else self._worth_waiting_s(operation, call, error)
+            if wait_s:
+                asyncio.get_running_loop().call_later(wait_s, run)
+            elif error is not None:
+                self._failed(exchange, error)
+            else:
+                self._guarded(exchange, lambda: self._finish(exchange, operation, call, result))
+
+        def run() -> None:
+            self._guarded(exchange, lambda: pool.run(work, done, call.principal_name))
+
+        run()
+
+    def _worth_waiting_s(self, operation: RowT, call: CallT, error: BaseException) -> float:
+        """After how many seconds a call that failed is worth another try, in which no thread waits; 0 for never."""
+        return 0.0
 
     def _early(self, exchange: Exchange, call: CallT, check: Callable[[], None], then: Callable[[], None]) -> None:
         """Go on with the body of a request after what can refuse it is known: a client may wait for that to send it."""

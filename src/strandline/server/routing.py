@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import unquote
 
-from strandline.server.operation import Operation
+
+class Routed(Protocol):
+    """What an operation says of its address."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
 
 
-class _Node:
+RoutedT = TypeVar("RoutedT", bound=Routed)
+
+
+class _Node(Generic[RoutedT]):
     __slots__ = ("by_method", "named", "parameter")
 
     def __init__(self) -> None:
-        self.named: dict[str, _Node] = {}
-        self.parameter: _Node | None = None
-        self.by_method: dict[str, tuple[Operation, list[str]]] = {}
+        self.named: dict[str, _Node[RoutedT]] = {}
+        self.parameter: _Node[RoutedT] | None = None
+        self.by_method: dict[str, tuple[RoutedT, list[str]]] = {}
 
 
-class Router:
+class Router(Generic[RoutedT]):
     """Finds operations."""
 
-    def __init__(self, operations: Iterable[Operation]) -> None:
-        self._root = _Node()
+    def __init__(self, operations: Iterable[RoutedT]) -> None:
+        self._root: _Node[RoutedT] = _Node()
         for operation in operations:
             node, names = self._root, []
             for segment in operation.path.strip("/").split("/"):
@@ -35,7 +46,7 @@ class Router:
                 raise ValueError(f"{operation.method} {operation.path} is there twice")
             node.by_method[operation.method] = operation, names
 
-    def find(self, method: str, raw_path: str) -> tuple[Operation | None, dict[str, str], list[str]]:
+    def find(self, method: str, raw_path: str) -> tuple[RoutedT | None, dict[str, str], list[str]]:
         """The operation, its parameters, and the methods that the path has.
 
         Args:

@@ -10,6 +10,7 @@ from typing import Any
 from strandline.clock import Clock
 from strandline.errors import RefNotFound
 from strandline.iam.directory import Directory
+from strandline.iceberg.metadata_cache import MetadataCache
 from strandline.ids import check_repository_name
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
@@ -23,6 +24,7 @@ from strandline.server.lanes import Lanes
 from strandline.server.links import PRESIGNED_S, LinkClaims, Links
 from strandline.server.namespaces import shown_namespace
 from strandline.server.pool import Pool
+from strandline.tree.cache import ByteBoundedCache
 
 REPOSITORY_KEPT_S = 1.0
 HANDLES_MAX = 4_096
@@ -34,6 +36,7 @@ BODIES_OF_ONE_MAX = 48
 """Large bodies of one user at a time: more would leave no thread for others."""
 KNOWING_THREADS = 4
 KNOWING_WAITING_MAX = 512
+TABLES_MAX_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,12 @@ class Services:
     looking: Pool = field(default_factory=lambda: Pool("looking", 1, 4))
     """For the epoch alone: many unknown callers must not keep it waiting."""
     readers: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(8, "strandline-readers"))
+    metadata: MetadataCache = field(default_factory=MetadataCache)
+    """Of tables, as it was read."""
+    tables: ByteBoundedCache[bytes] = field(default_factory=lambda: ByteBoundedCache(TABLES_MAX_BYTES))
+    """Tables as they are answered."""
+    folders: set[str] = field(default_factory=set)
+    """Of Iceberg's tables, that were made for clients that make none."""
     _repositories: dict[str, tuple[Repository, float]] = field(default_factory=dict)
     _refs: dict[tuple[str, str], Ref] = field(default_factory=dict)
     _namespaces: dict[str, str] = field(default_factory=dict)

@@ -33,6 +33,10 @@ class Token:
     expires_s: int
 
 
+class Expired(NotAuthenticated):
+    """The token was good once."""
+
+
 class Tokens:
     """Issues tokens, and reads them.
 
@@ -63,7 +67,8 @@ class Tokens:
         """What a token says.
 
         Raises:
-            NotAuthenticated: it is not one of this server, or it has expired.
+            NotAuthenticated: it is not one of this server.
+            Expired: it has expired.
         """
         options: Any = {"require": ["iss", "sub", "jti", "iat", "exp"], "verify_exp": False, "verify_iat": False}
         try:
@@ -75,7 +80,7 @@ class Tokens:
             raise NotAuthenticated("The token is not one of this server.", next="Log in again.") from None
         if now_us // 1_000_000 >= token.expires_s:
             expired = datetime.fromtimestamp(token.expires_s, UTC)
-            raise NotAuthenticated(f"The token expired at {expired:%Y-%m-%d %H:%M:%S} UTC.", next="Log in again.")
+            raise Expired(f"The token expired at {expired:%Y-%m-%d %H:%M:%S} UTC.", next="Log in again.")
         return token
 
     def _decoded(self, text: str, options: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from strandline.operations import warning
 from strandline.redaction import Secret
 from strandline.server.auth.login_limit import FEW, MANY, REGAINED_EACH_S, LoginLimit, refuse_full, shown_address
 from strandline.server.auth.sigv4 import Signed, check_signature
-from strandline.server.auth.tokens import Tokens
+from strandline.server.auth.tokens import LASTS_S, Tokens
 from strandline.server.messages import Request
 from strandline.server.refusals import Busy, Forbidden, NotAuthenticated, Refusal
 
@@ -173,11 +173,17 @@ class Verifier:
             self._remember(self._name(shown), principal)
         return principal
 
-    def log_in(self, key_id: str, secret: str, peer: str) -> tuple[str, int]:
+    def log_in(self, key_id: str, secret: str, peer: str, lasts_s: int = LASTS_S) -> tuple[str, int]:
         """A token for an access key, and when it expires; raises `NotAuthenticated`."""
         self._see_to_it()
         user = self._check(key_id, secret, peer)
-        return self._tokens.issue(user, key_id, self._clock.now_us())
+        return self._tokens.issue(user, key_id, self._clock.now_us(), lasts_s)
+
+    def renew(self, text: str, lasts_s: int) -> tuple[str, int]:
+        """Another token for one that is still good; raises `NotAuthenticated`."""
+        self._see_to_it()
+        user, key_id = self._token(text)
+        return self._tokens.issue(user, key_id, self._clock.now_us(), lasts_s)
 
     def _basic(self, text: bytes, peer: str) -> tuple[str, str]:
         try:

@@ -1,0 +1,47 @@
+"""What a client asks first: which endpoints there are, and which prefix a warehouse has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from strandline.server.iceberg.operation import IcebergCall, IcebergOperation
+from strandline.server.iceberg.replies import json
+from strandline.server.iceberg.warehouses import place_of, warehouse_of
+from strandline.server.messages import Response
+from strandline.server.operation import KNOWN
+
+KEYS_KEPT = "PT24H"
+"""For how long a repetition is recognised, as clients are assured; it is longer here (`repeats.KEPT_US`)."""
+DEFAULTS = {"rest-metrics-reporting-enabled": "false"}
+"""Nothing reads what clients would report after each scan and each commit."""
+
+
+class Wanted(msgspec.Struct, frozen=True):
+    """What the client is to work with."""
+
+    warehouse: str = ""
+
+
+def config_of(rows: Callable[[], Sequence[IcebergOperation]]) -> IcebergOperation:
+    """The operation that lists all others.
+
+    Args:
+        rows: the operations, when they are all there.
+    """
+
+    def config(call: IcebergCall) -> Response:
+        warehouse = warehouse_of(call.query.warehouse)
+        resource = f"arn:lakefs:fs:::repository/{warehouse.repository}"
+        call.permit("fs:ReadRepository", resource, branch=warehouse.ref)
+        place_of(call.services, warehouse)
+        body = {
+            "defaults": DEFAULTS,
+            "overrides": {"prefix": warehouse.prefix},
+            "endpoints": [row.endpoint for row in rows() if row.is_listed],
+            "idempotency-key-lifetime": KEYS_KEPT,
+        }
+        return json(body)
+
+    return IcebergOperation("getConfig", "GET", "config", config, KNOWN, query=Wanted, is_listed=False)
