@@ -116,7 +116,7 @@ class Entities(Namespaces):
 
         def decide(head: Ref) -> Plan:
             found = self._found(head, named)
-            self._refuse_taken(head, other)
+            self._refuse_taken(head, other, f"Cannot rename {names.shown(named)} to {names.shown(other)}. ")
             old, new = self._path(named), self._path(other)
             plan = self._plan(f"rename {self.kind.word} {names.shown(named)} to {names.shown(other)}", other)
             plan.expected, plan.changes = {old: found, new: None}, {old: None, new: entry_of(found)}
@@ -134,14 +134,21 @@ class Entities(Namespaces):
     def _plan(self, message: str, named: Identifier) -> Plan:
         return Plan(message, {f"iceberg.{self.kind.word}": names.shown(named)})
 
-    def _refuse_taken(self, head: Ref, named: Identifier) -> None:
+    def _refuse_taken(self, head: Ref, named: Identifier, doing: str = "") -> None:
+        """Raise unless a name is free, and its namespace there.
+
+        Args:
+            doing: what cannot be done because of that; "" for making one.
+        """
         if not has_namespace(head, named[:-1]):
             raise no_namespace(named[:-1])
-        for end, what in ((names.POINTER, "table"), (names.VIEW, "view"), (names.NATIVE, "native table")):
+        for end, word in ((names.POINTER, "table"), (names.VIEW, "view"), (names.NATIVE, "native table")):
             if head.exists(names.folder_of(named) + end):
-                raise AlreadyExists(f"A {what} {names.shown(named)!r} already exists.", next="Take another name.")
+                same = "" if word == self.kind.word or doing else " with same name"
+                said = f"{word[0].upper()}{word[1:]}{same} already exists: {names.shown(named)}."
+                raise AlreadyExists(f"{doing}{said}", next="Take another name.")
         if head.exists(names.marker_of(named)):
-            raise AlreadyExists(f"A namespace {names.shown(named)!r} already exists.", next="Take another name.")
+            raise AlreadyExists(f"{doing}Namespace already exists: {names.shown(named)}.", next="Take another name.")
 
     def _expect_room(self, plan: Plan, head: Ref, named: Identifier) -> None:
         """Have a plan demand that the name is free and its namespace there still."""
@@ -190,9 +197,11 @@ class Entities(Namespaces):
     def _found(self, head: Ref, named: Identifier) -> ObjectInfo:
         found = head.find(self._path(named))
         if found is None:
+            word, shown = self.kind.word, names.shown(named)
             is_native = head.exists(names.folder_of(named) + names.NATIVE)
-            hint = "It is a native table: use branch.table()." if is_native else f"List the {self.kind.word}s there."
-            raise self.kind.missing(f"The {self.kind.word} {names.shown(named)!r} does not exist.", next=hint)
+            told = " It is a native table, which Iceberg's clients do not read." if is_native else ""
+            hint = "Use branch.table()." if is_native else f"List the {word}s of its namespace."
+            raise self.kind.missing(f"{word[0].upper()}{word[1:]} does not exist: {shown}.{told}", next=hint)
         return found
 
     def _read(self, key: str, named: Identifier) -> Json:

@@ -61,11 +61,14 @@ class Namespaces(OnRef):
         namespace = names.check_identifier(levels, "namespace")
 
         def decide(head: Ref) -> Plan:
-            if has_namespace(head, namespace) or is_table(head, namespace):
-                raise AlreadyExists(f"There is {names.shown(namespace)!r} already.", next="Take another name.")
-            for depth in range(1, len(namespace)):
+            if has_namespace(head, namespace):
+                raise AlreadyExists(f"Namespace already exists: {names.shown(namespace)}.", next="Take another name.")
+            for depth in range(1, len(namespace) + 1):
                 if is_table(head, namespace[:depth]):
-                    raise AlreadyExists(f"{names.shown(namespace[:depth])!r} is a table.", next="Take another name.")
+                    raise AlreadyExists(
+                        f"A table or view of that name already exists: {names.shown(namespace[:depth])}.",
+                        next="Take another name.",
+                    )
             plan = Plan(f"create namespace {names.shown(namespace)}")
             self._put_properties(plan, head, namespace, dict(properties))
             for depth in range(1, len(namespace) + 1):
@@ -138,7 +141,7 @@ class Namespaces(OnRef):
 
 def no_namespace(namespace: Identifier) -> NoSuchNamespace:
     """The error about a namespace that is not there."""
-    return NoSuchNamespace(f"The namespace {names.shown(namespace)!r} does not exist.", next="Create it first.")
+    return NoSuchNamespace(f"Namespace does not exist: {names.shown(namespace)}.", next="Create it first.")
 
 
 def expect_no_table(plan: Plan, identifier: Identifier) -> None:

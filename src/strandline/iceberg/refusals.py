@@ -9,6 +9,10 @@ class BadUpdate(UsageError):
     """An update, a requirement or a request that cannot mean anything; clients give up (400)."""
 
 
+class BadArgument(BadUpdate):
+    """The same of a view, of which no client has files that it would keep."""
+
+
 class Stale(Conflict):
     """What the client decided on is not the table any more; clients read it again and retry (409)."""
 

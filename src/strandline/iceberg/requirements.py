@@ -1,6 +1,7 @@
 """What a commit request demands of the table that it changes. Pure.
 
-Source: `UpdateRequirement` of the REST catalog specification of Iceberg.
+Source: `UpdateRequirement` of the REST catalog specification of Iceberg. What does not hold is said as its Java library
+says it, by whose words clients and their users know it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ from strandline.iceberg.schemas import Json
 
 CREATE = "assert-create"
 _NUMBERS = {
-    "assert-last-assigned-field-id": ("last-column-id", "last-assigned-field-id"),
-    "assert-last-assigned-partition-id": ("last-partition-id", "last-assigned-partition-id"),
-    "assert-current-schema-id": ("current-schema-id", "current-schema-id"),
-    "assert-default-spec-id": ("default-spec-id", "default-spec-id"),
-    "assert-default-sort-order-id": ("default-sort-order-id", "default-sort-order-id"),
+    "assert-last-assigned-field-id": ("last-column-id", "last-assigned-field-id", "last assigned field id"),
+    "assert-last-assigned-partition-id": (
+        "last-partition-id",
+        "last-assigned-partition-id",
+        "last assigned partition id",
+    ),
+    "assert-current-schema-id": ("current-schema-id", "current-schema-id", "current schema"),
+    "assert-default-spec-id": ("default-spec-id", "default-spec-id", "default partition spec"),
+    "assert-default-sort-order-id": ("default-sort-order-id", "default-sort-order-id", "default sort order"),
 }
-"""By requirement, the field of the metadata, and the one of the requirement."""
+"""By requirement, the field of the metadata, the one of the requirement, and its name for people."""
+FAILED = "Requirement failed:"
 
 
 def is_create(requirements: Sequence[Any]) -> bool:
@@ -47,7 +53,7 @@ def check(requirements: Sequence[Any], table: Json) -> None:
     for one in requirements:
         kind = one.get("type") if isinstance(one, dict) else None
         if kind == CREATE:
-            raise Stale("The table exists already.")
+            raise Stale(f"{FAILED} table already exists.")
         test = _TESTS.get(kind) if isinstance(kind, str) else None
         if test is None:
             raise BadUpdate(f"The requirement {str(kind)[:80]!r} is not known.")
@@ -59,7 +65,9 @@ def _same_uuid(wanted: Json, table: Json) -> None:
     if not isinstance(given, str):
         raise BadUpdate("assert-table-uuid lacks the UUID.")
     if given.lower() != str(table["table-uuid"]).lower():
-        raise Stale("The table is another one than was read: it was dropped and made anew.")
+        raise Stale(
+            f"{FAILED} UUID does not match: the table is another one than was read, since it was dropped and made anew."
+        )
 
 
 def _same_ref(wanted: Json, table: Json) -> None:
@@ -70,15 +78,15 @@ def _same_ref(wanted: Json, table: Json) -> None:
     found = None if held is None else held["snapshot-id"]
     if found != number:
         shown = "is not there" if found is None else f"is at snapshot {found}"
-        raise Stale(f"The ref {name[:80]!r} {shown}, not at {number}.")
+        raise Stale(f"{FAILED} ref {name[:80]} has changed: it {shown}, not at {number}.")
 
 
-def _same_number(field: str, name: str, wanted: Json, table: Json) -> None:
+def _same_number(field: str, name: str, what: str, wanted: Json, table: Json) -> None:
     given = wanted.get(name)
     if not isinstance(given, int) or isinstance(given, bool):
         raise BadUpdate(f"{wanted['type']} lacks {name}.")
     if table.get(field) != given:
-        raise Stale(f"{field} of the table is {table.get(field)}, not {given}: others have changed it.")
+        raise Stale(f"{FAILED} {what} changed: it is {table.get(field)}, not {given}.")
 
 
 _TESTS: dict[str, Callable[[Json, Json], None]] = {

@@ -95,8 +95,7 @@ def _drop_refs(table: Building, gone: set[str]) -> None:
         return
     table.data["refs"] = {name: ref for name, ref in refs.items() if name not in gone}
     if MAIN in gone:
-        table.data["current-snapshot-id"] = NO_SNAPSHOT
-        table.put("snapshot-log", [])
+        table.data["current-snapshot-id"] = NO_SNAPSHOT  # the log stays: a table that is replaced keeps its history
 
 
 def remove_snapshots(table: Building, update: Json) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.errors import NotFound
+from strandline.errors import AlreadyExists, NotFound
 from strandline.iceberg import names, requirements, updates
 from strandline.iceberg.creation import new_table
 from strandline.iceberg.entities import Entities, Kind, Loaded
@@ -135,6 +135,8 @@ class Tables(Entities):
         """
         found, before = held or (None, None)
         if before is None:
+            if head.exists(self._path(table)):
+                raise AlreadyExists(f"{requirements.FAILED} table already exists: {names.shown(table)}.")
             self._refuse_taken(head, table)
         else:
             requirements.check(change.requirements, before)

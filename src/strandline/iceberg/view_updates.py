@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from strandline.iceberg.building import VERSION_MAX, field_of
-from strandline.iceberg.refusals import BadUpdate, Stale
+from strandline.iceberg.refusals import BadArgument, Stale
 from strandline.iceberg.schemas import Json, check, content
 from strandline.iceberg.shapes import Count, Schema, check_shape
 
@@ -75,7 +75,7 @@ def new_view(request: Json, uuid: str, location: str, now_ms: int) -> Json:
     """The metadata of a view from a request that makes one: `schema`, `view-version`, `properties`.
 
     Raises:
-        BadUpdate: it is malformed.
+        BadArgument: it is malformed.
     """
     check_shape(request, _Creation, "The request to make a view")
     updates = [
@@ -92,14 +92,17 @@ def check_view_requirements(requirements: Any, view: Json) -> None:
     """Raise unless a view is as a request demands.
 
     Raises:
-        BadUpdate: a requirement is not known, or malformed.
+        BadArgument: a requirement is not known, or malformed.
         Stale: one does not hold.
     """
     for one in _objects(requirements, "requirements"):
         if one.get("type") != "assert-view-uuid" or not isinstance(one.get("uuid"), str):
-            raise BadUpdate(f"The requirement {str(one.get('type'))[:80]!r} of a view is not known.")
+            raise BadArgument(f"The requirement {str(one.get('type'))[:80]!r} of a view is not known.")
         if one["uuid"].lower() != view["view-uuid"].lower():
-            raise Stale("The view is another one than was read: it was dropped and made anew.")
+            raise Stale(
+                "Requirement failed: view UUID does not match: the view is another one than was read, since it was "
+                "dropped and made anew."
+            )
 
 
 class _Building:
@@ -125,15 +128,15 @@ class _Building:
 def _assign_uuid(view: _Building, update: Json) -> None:
     given, held = field_of(update, "uuid", str), view.data.get("view-uuid")
     if not _UUID.fullmatch(given):
-        raise BadUpdate(f"{given[:80]!r} is not a UUID.")
+        raise BadArgument(f"{given[:80]!r} is not a UUID.")
     if held is not None and held.lower() != given.lower():
-        raise BadUpdate("The UUID of a view cannot be changed.")
+        raise BadArgument("The UUID of a view cannot be changed.")
     view.data["view-uuid"] = held or given
 
 
 def _upgrade(view: _Building, update: Json) -> None:
     if field_of(update, "format-version", int) != view.data["format-version"]:
-        raise BadUpdate("Views have version 1.")
+        raise BadArgument("Views have version 1.")
 
 
 def _add_schema(view: _Building, update: Json) -> None:
@@ -154,13 +157,13 @@ def _add_version(view: _Building, update: Json) -> None:
     number = version["schema-id"]
     if number == _LAST:
         if view.last_schema is None:
-            raise BadUpdate("-1 means the schema that the request added last, and it added none.")
+            raise BadArgument("-1 means the schema that the request added last, and it added none.")
         number = view.last_schema
     if number not in {one["schema-id"] for one in view.data["schemas"]}:
-        raise BadUpdate(f"The view has no schema {number}.")
+        raise BadArgument(f"The view has no schema {number}.")
     dialects = [one.get("dialect", "").lower() for one in version["representations"] if one["type"] == "sql"]
-    if len(set(dialects)) < len(dialects):
-        raise BadUpdate("A version of a view has one query of each dialect.")
+    if twice := sorted({one for one in dialects if dialects.count(one) > 1}):
+        raise BadArgument(f"Invalid view version: Cannot add multiple queries for dialect {twice[0][:40]}.")
     made = {**version, "schema-id": number}
     same = next((one for one in view.data["versions"] if _content(one) == _content(made)), None)
     if same is not None:
@@ -180,11 +183,11 @@ def _set_version(view: _Building, update: Json) -> None:
     number = field_of(update, "view-version-id", int)
     if number == _LAST:
         if view.last_version is None:
-            raise BadUpdate("-1 means the version that the request added last, and it added none.")
+            raise BadArgument("-1 means the version that the request added last, and it added none.")
         number = view.last_version
     version = view.versions().get(number)
     if version is None:
-        raise BadUpdate(f"The view has no version {number}.")
+        raise BadArgument(f"The view has no version {number}.")
     if view.data.get("current-version-id") == number:
         return
     at_ms = version["timestamp-ms"] if number in view.added else view.now_ms
@@ -195,7 +198,7 @@ def _set_version(view: _Building, update: Json) -> None:
 def _set_properties(view: _Building, update: Json) -> None:
     given = field_of(update, "updates", dict)
     if not all(isinstance(one, str) for one in given.values()):
-        raise BadUpdate("The properties of a view are texts by name.")
+        raise BadArgument("The properties of a view are texts by name.")
     view.data["properties"] = {**view.data["properties"], **given}
 
 
@@ -229,19 +232,19 @@ def apply_to_view(base: Json | None, updates: Any, now_ms: int) -> Json:
         now_ms: milliseconds since 1970 UTC.
 
     Raises:
-        BadUpdate: an update is not known, malformed, or cannot be applied.
+        BadArgument: an update is not known, malformed, or cannot be applied.
     """
     view = _Building(base, now_ms)
     for one in _objects(updates, "updates"):
         action = one.get("action")
         step = _ACTIONS.get(action) if isinstance(action, str) else None
         if step is None:
-            raise BadUpdate(f"The update {str(action)[:80]!r} of a view is not known.")
+            raise BadArgument(f"The update {str(action)[:80]!r} of a view is not known.")
         step(view, one)
     if view.data == base:
         return base
     if "view-uuid" not in view.data or "current-version-id" not in view.data:
-        raise BadUpdate("The view has no UUID, or no current version.")
+        raise BadArgument("The view has no UUID, or no current version.")
     _refuse_lost_dialects(view)
     _forget_old(view)
     return view.data
@@ -255,7 +258,7 @@ def _refuse_lost_dialects(view: _Building) -> None:
     old = {one["version-id"]: one for one in before["versions"]}.get(before["current-version-id"])
     new = view.versions()[view.data["current-version-id"]]
     if old is not None and (lost := _dialects(old) - _dialects(new)):
-        raise BadUpdate(
+        raise BadArgument(
             f"Cannot replace the view due to loss of view dialects: {', '.join(sorted(lost))}.",
             next=f"Give a query of each dialect, or set {LOSES_DIALECTS} to true.",
         )
@@ -269,7 +272,7 @@ def _forget_old(view: _Building) -> None:
     """Keep the newest versions, the current one, and those of this request; and the log since the newest that goes."""
     text = view.data["properties"].get(KEPT, str(KEPT_DEFAULT))
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 10**9):
-        raise BadUpdate(f"{KEPT} is {text[:40]!r}; it has to be a number from 1 on.")
+        raise BadArgument(f"{KEPT} is {text[:40]!r}; it has to be a number from 1 on.")
     current = view.data["current-version-id"]
     newest = sorted(view.versions(), reverse=True)
     most = max(int(text), len(view.added))
@@ -288,5 +291,5 @@ def _forget_old(view: _Building) -> None:
 
 def _objects(value: Any, what: str) -> Sequence[Json]:
     if not isinstance(value, list) or not all(isinstance(one, dict) for one in value) or len(value) > UPDATES_MAX:
-        raise BadUpdate(f"The {what} of a request are a list of up to {UPDATES_MAX:,} objects.")
+        raise BadArgument(f"The {what} of a request are a list of up to {UPDATES_MAX:,} objects.")
     return value

@@ -26,6 +26,7 @@ from strandline.errors import (
     UsageError,
 )
 from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
+from strandline.iceberg.refusals import BadArgument
 from strandline.iceberg.shapes import encoded
 from strandline.iceberg.tables import NoSuchTable
 from strandline.iceberg.views import NoSuchView
@@ -56,6 +57,7 @@ _KINDS: tuple[tuple[type[StrandlineError], int, str], ...] = (
     (TransactionClosed, 403, "ForbiddenException"),
     (NotAllowed, 403, "ForbiddenException"),
     (Conflict, 409, "CommitFailedException"),
+    (BadArgument, 400, "IllegalArgumentException"),
     (InvalidName, 400, "BadRequestException"),
     (UsageError, 400, "BadRequestException"),
 )
@@ -89,13 +91,19 @@ def refusal(error: StrandlineError, request: Request, *, is_commit: bool = False
     """The answer to a request that failed."""
     changes = request.method not in ("GET", "HEAD")
     status, kind = status_and_type(error, is_commit=is_commit, changes=changes)
-    is_plain = isinstance(error, Refusal) and not error.next
     headers = []
     if status == 401:
         headers.append((b"WWW-Authenticate", b'Bearer realm="strandline"'))
     if status in (429, 503):
         headers.append((b"Retry-After", b"1"))
-    return failed(request, status, kind, error.what if is_plain else str(error), headers)
+    return failed(request, status, kind, _said(error), headers)
+
+
+def _said(error: StrandlineError) -> str:
+    """What is wrong; of names that are there or are not, in Iceberg's own words, by which clients know it."""
+    if isinstance(error, NotFound | AlreadyExists) and not isinstance(error, NotEmpty):
+        return error.what.removesuffix(".")
+    return error.what if isinstance(error, Refusal) and not error.next else str(error)
 
 
 def broken(request: Request) -> Response:
