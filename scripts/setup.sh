@@ -2,7 +2,7 @@
 # Sets up what the README's commands need, and does nothing where it is there already.
 #
 #   scripts/setup.sh base      Python environment (.venv), Java
-#   scripts/setup.sh servers   the same, and PostgreSQL, Redis and versitygw for the tests
+#   scripts/setup.sh servers   the same, and PostgreSQL, Redis, versitygw and Iceberg's compatibility kit for the tests
 #
 # What it found is written to .cache/env, which the Makefile sources.
 set -euo pipefail
@@ -61,6 +61,18 @@ beside() { # what tests compare with the locked packages: a name, its requiremen
   echo "$want" >"$place/strandline-locked"
 }
 
+java_libraries() { # the jars of tests/iceberg/kit, for the tests against Iceberg's own
+  local place=.cache/iceberg-kit want
+  want=$(sha256sum <tests/iceberg/kit/pom.xml | cut -d' ' -f1)
+  [ "$want" = "$(cat "$place/strandline-locked" 2>/dev/null || true)" ] && return
+  command -v mvn >/dev/null 2>&1 || apt_install maven || fail "Maven is missing: install Debian's maven."
+  say "setup: installing Iceberg's compatibility kit, for tests"
+  rm -rf "$place"
+  mvn -q -B -f tests/iceberg/kit/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/$place" \
+    >.cache/iceberg-kit.log 2>&1 || fail "Iceberg's compatibility kit could not be installed; see .cache/iceberg-kit.log."
+  echo "$want" >"$place/strandline-locked"
+}
+
 java_major() { # of a Java home; nothing if it is none with a full set of modules
   [ -x "$1/bin/java" ] && sed -n 's/^JAVA_VERSION="\([0-9]*\).*/\1/p' "$1/release" 2>/dev/null
 }
@@ -104,6 +116,7 @@ servers() {
   beside spark-newest "Spark's newest release"
   beside sqlglot-oldest "the oldest SQL parser that is allowed"
   beside aws-cli "the AWS command line"
+  java_libraries
   local postgres redis gateway=$PWD/.cache/bin/versitygw
   postgres=$(find_postgres || true)
   if [ -z "$postgres" ]; then
@@ -134,6 +147,7 @@ servers() {
     echo "export STRANDLINE_TEST_POSTGRES_BIN='$postgres'"
     echo "export STRANDLINE_TEST_REDIS='$redis'"
     echo "export STRANDLINE_TEST_VERSITYGW='$gateway'"
+    echo "export STRANDLINE_TEST_ICEBERG_KIT='$PWD/.cache/iceberg-kit'"
   } >>.cache/env.new
 }
 

@@ -87,8 +87,15 @@ class Building:
 
     @property
     def schema(self) -> Json:
-        """The current schema; raises `BadUpdate` before the first one is set."""
-        found = self.by_id("schemas", "schema-id").get(self.data.get("current-schema-id", NO_SNAPSHOT))
+        """The current schema; of a table that is being made, the one added last until one is the current one.
+
+        Raises:
+            BadUpdate: there is none yet.
+        """
+        schemas = self.by_id("schemas", "schema-id")
+        found = schemas.get(self.data.get("current-schema-id", NO_SNAPSHOT))
+        if found is None and self.is_new and schemas:
+            found = self.items("schemas")[-1]  # some clients set it at the end of their updates
         if found is None:
             raise BadUpdate("The table has no schema.", next="Add a schema, and make it the current one, first.")
         return found

@@ -45,10 +45,14 @@ def _done(snapshot: dict[str, Any]) -> str:
     operation = str(summary.get("operation", "change"))
     added, deleted = summary.get("added-records"), summary.get("deleted-records")
     if operation == "append" and (count := _count(added)) is not None:
-        return f"append {count:,} rows to"
+        return f"append {_rows(count)} to"
     if operation == "delete" and (count := _count(deleted)) is not None:
-        return f"delete {count:,} rows from"
+        return f"delete {_rows(count)} from"
     return _VERBS.get(operation, "change")
+
+
+def _rows(count: int) -> str:
+    return f"{count:,} row" if count == 1 else f"{count:,} rows"
 
 
 def _count(text: Any) -> int | None:

@@ -133,8 +133,8 @@ def _finish(table: Building, base: Json | None, previous: str) -> None:
     data = table.data
     shape.refuse_unbound(table, base)
     snapshots.forget_steps(table)
-    if "table-uuid" not in data:
-        raise BadUpdate("The table has no UUID.")
+    if "table-uuid" not in data or "current-schema-id" not in data:
+        raise BadUpdate("The table has no UUID, or no current schema.")
     if base is None or data.get("last-updated-ms") == base.get("last-updated-ms"):
         data["last-updated-ms"] = max(table.now_ms, data.get("last-updated-ms", 0))  # see `snapshot_updates`
     if table.version == 1:  # which old readers take it from

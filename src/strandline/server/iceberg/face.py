@@ -35,7 +35,7 @@ class IcebergFace(Face[IcebergOperation, IcebergCall]):
         self._plain = {(one.method, one.path): one for one in operations if "{" not in one.path}
         self._router = Router(one for one in operations if "{" in one.path)
         self._decoders = {one.id: msgspec.json.Decoder(one.body) for one in operations if one.body not in (None, bytes)}
-        self._commits = {one.id for one in operations if one.waits}
+        self._commits = {f"iceberg:{one.id}" for one in operations if one.waits}
 
     def _refusal(self, error: StrandlineError, request: Request) -> Response:
         return refusal(error, request)
