@@ -351,6 +351,7 @@ class Lake:
         """
         from strandline.backup.layout import load_manifest  # noqa: PLC0415 - few processes back up
         from strandline.backup.load import load  # noqa: PLC0415 - few processes back up
+        from strandline.iceberg.upkeep import relocate  # noqa: PLC0415 - few processes back up
 
         place = open_blobs(os.fspath(source), synced=self._settings.synced)
         manifest = load_manifest(place)
@@ -379,6 +380,8 @@ class Lake:
             )
             load(place, one, record, self._kv, self._stores, progress, self.id, take_over=take_over)
             made.append(Repository(self._core(record)))
+            if not record.behind and not take_over:
+                relocate(made[-1], progress)
             if check:
                 _refuse_damaged(made[-1])
         return made

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 from typing import Any
 
+import fastavro
 from pyiceberg.table.metadata import TableMetadataUtil
 
 from strandline.iceberg.creation import new_table
@@ -40,6 +42,22 @@ def snapshot(id: int, sequence: int, parent: int | None = None, **more: Any) -> 
         **more,
     }
     return made | ({} if parent is None else {"parent-snapshot-id": parent})
+
+
+MANIFEST_LIST = {
+    "type": "record",
+    "name": "manifest_file",
+    "fields": [{"name": "manifest_path", "type": "string", "field-id": 500}],
+}
+
+
+def listed(tables: Any, id: int) -> dict[str, Any]:
+    """Store a manifest list without manifests, as a client would; the field of a snapshot that says where it is."""
+    out = io.BytesIO()
+    fastavro.writer(out, MANIFEST_LIST, [])
+    key = f"ice/{'0' * 20}/{'1' * 20}/metadata/snap-{id}.avro"
+    tables._core.resolver.namespace.put(key, out.getvalue())
+    return {"manifest-list": tables._url(key)}
 
 
 def added(*snapshots: dict[str, Any]) -> list[dict[str, Any]]:

@@ -192,26 +192,6 @@ def test_several_writers_lose_no_row(lake: Lake, catalog: Catalog) -> None:
     assert len(acknowledged) == 12
 
 
-def test_collections_and_backups_know_what_they_leave(
-    lake: Lake, catalog: Catalog, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Files of Iceberg's tables are kept by every collection; a backup says that it has the metadata alone."""
-    repository = lake.repository("nyc")
-    catalog.create_table("db.t", ROWS.schema).append(ROWS)
-    catalog.load_table("db.t").append(ROWS)
-    blobs = repository._core.resolver.namespace
-    before = sorted(blobs.list_keys("ice/"))
-    repository.gc.set_retention(1)
-    for _ in range(3):
-        repository.gc.run(grace_days=0)
-    assert sorted(blobs.list_keys("ice/")) == before
-    assert len(rows(catalog)) == 4
-    assert repository.fsck().is_sound
-    with caplog.at_level("WARNING", logger="strandline"):
-        lake.backup(tmp_path / "backup")
-    assert "repository nyc has Iceberg tables" in caplog.text
-
-
 def test_only_a_ref_has_tables(lake: Lake) -> None:
     for wrong in ("nyc/main", lake, None):
         with pytest.raises(UsageError, match="has no tables"):

@@ -14,12 +14,15 @@ import strandline
 from tests.harness.serving import serving
 
 pytestmark = pytest.mark.server
+OUTSIDE = "it writes manifests to a place of its own, where no collection would find what they refer to"
 NO_DELETION = "it has files deleted, and gc.enabled is false for every table"
 TABLES = {
     "testRemoveUnusedSchemas [1]": NO_DELETION,
     "testRemoveUnusedSchemas [2]": NO_DELETION,
     "testRemoveUnusedSpec [1]": NO_DELETION,
     "testRemoveUnusedSpec [2]": NO_DELETION,
+    "testCompleteReplaceTransaction": OUTSIDE,
+    "testCompleteCreateOrReplaceTransactionReplace": OUTSIDE,
     "testMetadataFileLocationsRemovalAfterCommit": "it has old metadata deleted by clients",
     "testLoadTableWithMissingMetadataFile": "metadata never changes, so what was read of it is answered from memory",
 }
@@ -72,9 +75,9 @@ def test_the_kit(name: str, count: int, known: dict[str, str], tmp_path: Path) -
             f"--reports-dir={tmp_path}",
             f"--select-class=org.apache.iceberg.rest.{name}",
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+        subprocess.run(command, capture_output=True, text=True, timeout=280)
     failed, left_out, cases = outcomes(tmp_path / "TEST-junit-jupiter.xml")
-    assert failed == set(known), done.stdout[-20_000:]
+    assert failed == set(known)
     assert left_out <= ASSUMED
     assert cases == count
 

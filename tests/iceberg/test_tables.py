@@ -27,7 +27,7 @@ from strandline.iceberg.refusals import BadUpdate, Stale
 from strandline.iceberg.tables import NoSuchTable, TableChange, Tables
 from strandline.testing.faults import Outcome
 from tests.harness.clients import Client, failing_at
-from tests.iceberg.making import added, field, schema, snapshot
+from tests.iceberg.making import added, field, listed, schema, snapshot
 
 SCHEMA = schema(field(1, "k"), field(2, "s", "string"))
 T = ("db", "t")
@@ -52,7 +52,13 @@ def append(tables: Tables, id: int, name: str = "t", *, retries: bool = True) ->
         current = held["current-snapshot-id"]
         parent = None if current == -1 else current
         steps = added(
-            snapshot(id, held["last-sequence-number"] + 1, parent, **{"timestamp-ms": held["last-updated-ms"] + 1})
+            snapshot(
+                id,
+                held["last-sequence-number"] + 1,
+                parent,
+                **{"timestamp-ms": held["last-updated-ms"] + 1},
+                **listed(tables, id),
+            )
         )
         wanted = [
             {"type": "assert-table-uuid", "uuid": held["table-uuid"]},
@@ -238,7 +244,7 @@ def test_a_staged_creation_stores_nothing_until_its_commit(one: Client) -> None:
         {"action": "add-sort-order", "sort-order": held["sort-orders"][0]},
         {"action": "set-default-sort-order", "sort-order-id": -1},
         {"action": "set-location", "location": held["location"]},
-        *added(snapshot(1, 1)),
+        *added(snapshot(1, 1, **listed(tables, 1))),
     ]
     create = [{"type": "assert-create"}]
     (loaded,) = tables.commit([TableChange(T, create, steps)])
@@ -279,7 +285,9 @@ def test_the_same_commit_again_is_done(one: Client) -> None:
     tables = made(one)
     held = tables.load(T).metadata
     wanted = [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": None}]
-    change = TableChange(T, wanted, added(snapshot(5, 1, **{"timestamp-ms": held["last-updated-ms"] + 1})))
+    change = TableChange(
+        T, wanted, added(snapshot(5, 1, **{"timestamp-ms": held["last-updated-ms"] + 1}, **listed(tables, 5)))
+    )
     first = tables.commit([change])
     append(tables, 6)
     assert tables.commit([change])[0].metadata["current-snapshot-id"] == 6
@@ -292,7 +300,7 @@ def test_a_repeated_commit_of_several_tables_is_done(one: Client) -> None:
     tables = made(one)
     made(one, "u")
     held = tables.load(T).metadata
-    adds = added(snapshot(5, 1, **{"timestamp-ms": held["last-updated-ms"] + 1}))
+    adds = added(snapshot(5, 1, **{"timestamp-ms": held["last-updated-ms"] + 1}, **listed(tables, 5)))
     wider = [{"action": "add-schema", "schema": schema(field(1, "k"), field(2, "s", "string"), field(3, "n"))}]
     wanted = [{"type": "assert-last-assigned-field-id", "last-assigned-field-id": 2}]
     both = [TableChange(T, [], adds), TableChange(("db", "u"), wanted, wider)]
@@ -408,7 +416,7 @@ def test_what_was_stored_in_vain_is_deleted(one: Client, two: Client) -> None:
     one.before("set_if", 1, lambda: append(on(two), 7))
     append(tables, 8)
     assert ids(tables) == [7, 8]
-    assert files() == before + 2
+    assert files() == before + 4  # two manifest lists of clients, and two metadata files
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.NOT_DONE, Outcome.LATE])
@@ -452,7 +460,7 @@ def test_racing_appends_are_all_there_once(tmp_path: Path) -> None:
         assert len(acknowledged) == 32
         log = [commit.message for commit in main.log()]
         assert log.count("append to db.t") == 32
-        assert len(list(main._core.resolver.namespace.list_keys("ice/"))) == 33  # nothing is left of lost races
+        assert len(list(main._core.resolver.namespace.list_keys("ice/"))) == 33 + 32  # nothing is left of lost races
 
 
 def test_damaged_metadata_says_so(one: Client) -> None:

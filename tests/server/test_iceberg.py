@@ -23,7 +23,7 @@ from strandline.server.iceberg.warehouses import Warehouse, warehouse_at, wareho
 from strandline.server.messages import Response
 from strandline.server.operation import KNOWN
 from strandline.server.refusals import BadRequest
-from tests.iceberg.making import added, field, schema, snapshot
+from tests.iceberg.making import added, field, listed, schema, snapshot
 from tests.server.inside import Inside, body_of, inside, run
 from tests.server.test_permissions import writes
 
@@ -69,21 +69,23 @@ class Client:
 
     async def append(self, id: int, name: str = "t", **headers: str) -> tuple[int, Any, dict[str, str]]:
         _, held, _ = await self.ask("GET", f"namespaces/db/tables/{name}")
-        return await self.ask("POST", f"namespaces/db/tables/{name}", append_to(held["metadata"], id), headers=headers)
+        return await self.ask(
+            "POST", f"namespaces/db/tables/{name}", self.appending(held["metadata"], id), headers=headers
+        )
 
-
-def append_to(metadata: Any, id: int) -> Any:
-    """The body of an append."""
-    current = metadata["current-snapshot-id"]
-    parent = None if current == -1 else current
-    at = {"timestamp-ms": metadata["last-updated-ms"] + 1}
-    return {
-        "requirements": [
-            {"type": "assert-table-uuid", "uuid": metadata["table-uuid"]},
-            {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": parent},
-        ],
-        "updates": added(snapshot(id, metadata["last-sequence-number"] + 1, parent, **at)),
-    }
+    def appending(self, metadata: Any, id: int) -> Any:
+        """The body of an append, whose manifest list is there."""
+        tables = Tables(self.server.services.branch("repo", "main"))
+        current = metadata["current-snapshot-id"]
+        parent = None if current == -1 else current
+        more = {"timestamp-ms": metadata["last-updated-ms"] + 1, **listed(tables, id)}
+        return {
+            "requirements": [
+                {"type": "assert-table-uuid", "uuid": metadata["table-uuid"]},
+                {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": parent},
+            ],
+            "updates": added(snapshot(id, metadata["last-sequence-number"] + 1, parent, **more)),
+        }
 
 
 def _read(response: Response) -> tuple[int, Any, dict[str, str]]:
@@ -196,9 +198,9 @@ def test_a_warehouse_that_stages_leaves_commits_to_others(server: Inside) -> Non
         _, held, _ = await client.ask("GET", "namespaces/db/tables/t")
         assert held["metadata"]["current-snapshot-id"] == 7
         assert (await Client(server).ask("HEAD", "namespaces/db/tables/t"))[0] == 404
-        body = append_to(held["metadata"], 8)
+        body = client.appending(held["metadata"], 8)
         assert (await client.ask("POST", "namespaces/db/tables/t", body))[0] == 200
-        other = append_to(held["metadata"], 9)
+        other = client.appending(held["metadata"], 9)
         assert kind_of(await client.ask("POST", "namespaces/db/tables/t", other)) == (409, "CommitFailedException")
         assert kind_of(await client.ask("DELETE", "namespaces/db")) == (409, "NamespaceNotEmptyException")
         main.commit("all that is staged")
@@ -218,7 +220,7 @@ def test_an_open_transaction_is_a_warehouse(server: Inside) -> None:
         client = Client(server, "repo/main@tx=nightly")
         assert (await client.append(5))[0] == 200
         await client.table("fresh")
-        assert f".txn-{tx.id}/" in (await client.ask("GET", "namespaces/db/tables/fresh"))[1]["metadata-location"]
+        assert f".txn-{tx.id:016d}/" in (await client.ask("GET", "namespaces/db/tables/fresh"))[1]["metadata-location"]
         assert (await plain.ask("HEAD", "namespaces/db/tables/fresh"))[0] == 404
         tx.put("other", b"x")
         tx.commit()
@@ -346,7 +348,7 @@ def test_a_key_is_good_though_the_table_went_on(server: Inside) -> None:
     async def test() -> None:
         client = Client(server)
         made = await client.table()
-        body = append_to(made["metadata"], 1)
+        body = client.appending(made["metadata"], 1)
         key = {"Idempotency-Key": UUID7}
         first = await client.ask("POST", "namespaces/db/tables/t", body, headers=key)
         await client.append(2)

@@ -39,13 +39,12 @@ from strandline.branch.staged import staged_window
 from strandline.branch.stores import Stores
 from strandline.branch.view import consistently
 from strandline.clock import Microseconds
-from strandline.core.physical import ICEBERG_ROOT
+from strandline.core.iceberg_files import Reach, is_metadata
 from strandline.core.promises import expired, expired_pair
 from strandline.core.record import RepositoryRecord
 from strandline.envelope import decode, encode
 from strandline.errors import AlreadyExists, BranchGone, Corrupted, NotFound, ObjectMissing
 from strandline.ids import CommitId, new_id
-from strandline.operations import warning
 from strandline.parallel import in_parallel
 from strandline.progress import Progress
 from strandline.tree.range_file import RangeInfo
@@ -210,11 +209,9 @@ class _Save:
             files |= found.objects
             for info in ranges.values():
                 files |= _own_sizes(self._trees.rows(info))
-        if any(key.startswith(f"{ICEBERG_ROOT}/") for key in files):
-            warning(
-                "repository %s has Iceberg tables: the backup holds their metadata, and not the data files",
-                self._record.name,
-            )
+            metadata = [key for key in files if is_metadata(key)]
+            for keys in Reach(self._stores.trees.blobs, self._progress).from_metadata(metadata) if metadata else ():
+                files.update((key, None) for key in keys if key not in files)
         return files
 
     def _copy(self, files: dict[str, int | None]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from strandline.ids import BranchId, new_id
 
 PHYSICAL_ROOT = "data"
 ICEBERG_ROOT = "ice"
-"""Where the files of Iceberg's tables lie. No collector lists it: what their metadata refers to is not known to it."""
+"""Where the files of Iceberg's tables lie: collectors of versions that do not read their metadata never list it."""
 TRANSACTIONS_FOLDER = "_strandline/txn"
 _UNSAFE = re.compile(r"[^A-Za-z0-9.]")
 SUFFIX_MAX_CHARS = 24
@@ -41,6 +41,11 @@ def transaction_prefix(branch_id: BranchId, id: int) -> str:
     A folder of its own, so that one LIST finds them, however much else the branch has written.
     """
     return f"{PHYSICAL_ROOT}/sl_branch={branch_id}.txn-{id:016d}/"
+
+
+def iceberg_part(branch_id: BranchId, id: int) -> str:
+    """What a transaction's files of an Iceberg table lie below, where a branch's lie below its id."""
+    return f"{branch_id}.txn-{id:016d}"
 
 
 def transaction_folder(branch_id: BranchId, id: int) -> str:

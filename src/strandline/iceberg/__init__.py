@@ -1,4 +1,7 @@
-"""Iceberg tables on branches: `Catalog(branch)` is a catalog of PyIceberg, without a server."""
+"""Iceberg tables on branches: `Catalog(branch)` is a catalog of PyIceberg, without a server.
+
+`expire` takes old snapshots out of tables, and `relocate` puts addresses right after a lake was moved.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from typing import Any
 
 from strandline.errors import UsageError
 
-__all__ = ["Catalog"]
+__all__ = ["Catalog", "expire", "relocate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -18,4 +21,8 @@ def __getattr__(name: str) -> Any:
                 raise
             raise UsageError("PyIceberg is not installed.", next="Run: pip install 'strandline[iceberg]'") from error
         return Catalog
+    if name in ("expire", "relocate"):
+        from strandline.iceberg import upkeep  # noqa: PLC0415 - repositories are loaded where they are used
+
+        return getattr(upkeep, name)
     raise AttributeError(f"module 'strandline.iceberg' has no attribute {name!r}")

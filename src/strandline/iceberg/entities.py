@@ -11,12 +11,15 @@ import msgspec
 import pyarrow.compute as pc
 
 from strandline.blob import BlobNotFound
+from strandline.core.iceberg_files import Reach
+from strandline.core.promises import announce_links
 from strandline.errors import AlreadyExists, Corrupted, NotFound, ObjectMissing
 from strandline.iceberg import names
 from strandline.iceberg.landing import Plan
 from strandline.iceberg.names import Identifier
 from strandline.iceberg.namespaces import Namespaces, expect_no_table, has_namespace, no_namespace
 from strandline.iceberg.refusals import BadUpdate
+from strandline.iceberg.relocation import moved
 from strandline.iceberg.schemas import Json
 from strandline.iceberg.shapes import encoded
 from strandline.repository.commits.one_shot import entry_of
@@ -224,6 +227,7 @@ class Entities(Namespaces):
             self.kind.check(metadata)
         except BadUpdate as error:
             raise Corrupted(f"The metadata of {what} is damaged. {error.what}") from None
+        metadata = moved(metadata, key, self._core.resolver.namespace, self._url)
         self._cache.put(repository_id, key, metadata, len(data))
         return metadata
 
@@ -248,6 +252,17 @@ class Entities(Namespaces):
         if key is None or not is_ours or len(place) > KEY_MAX_CHARS or not _KEY.fullmatch(place):
             raise BadUpdate(f"{location[:200]!r} is not the metadata of a {self.kind.word} of this repository.")
         return key, place
+
+    def _announce(self, place: str) -> None:
+        """Say that metadata which is there, and all that it refers to, is about to be referred to again.
+
+        Raises:
+            ObjectMissing: some of it is being collected.
+            Corrupted: it refers to something that cannot be read.
+        """
+        stores = self._core.stores
+        found = {key for part in Reach(stores.trees.blobs).from_metadata([place]) for key in part}
+        announce_links(stores, sorted(found))
 
     def key_of(self, location: str) -> str:
         """The key of a file in the storage namespace; the location itself if it lies elsewhere."""

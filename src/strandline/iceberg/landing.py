@@ -14,6 +14,7 @@ from strandline.branch.one_shot import Unchanged
 from strandline.branch.rules.lock_rules import refuse_quarantined
 from strandline.branch.rules.ranges import Range
 from strandline.branch.rules.record import BranchRecord
+from strandline.core.physical import iceberg_part
 from strandline.errors import Conflict, NotAllowed
 from strandline.iceberg.refusals import Reused
 from strandline.ids import CommitId, prefix_end
@@ -205,7 +206,7 @@ class InTransaction(Landing):
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction = transaction
-        self.part = f"{transaction.branch_id}.txn-{transaction.id}"
+        self.part = iceberg_part(transaction.branch_id, transaction.id)
 
     def shown(self, folder: str) -> Ref:
         transaction = self._transaction

@@ -134,5 +134,14 @@ class OnRef:
         blobs = self._core.resolver.namespace
         return blobs.spark_url(key) if blobs.local_path("x") is not None else f"{blobs.url}/{key}"
 
+    def url_of(self, key: str) -> str:
+        """Where clients find a file of the storage namespace."""
+        return self._url(key)
+
+    @property
+    def now_ms(self) -> int:
+        """The time by the lake's clock, in milliseconds since 1970 UTC."""
+        return self._now_ms()
+
     def _now_ms(self) -> int:
         return self._core.stores.clock.now_us() // 1_000

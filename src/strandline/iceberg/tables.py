@@ -15,6 +15,7 @@ from strandline.errors import AlreadyExists, NotFound
 from strandline.iceberg import names, requirements, updates
 from strandline.iceberg.creation import new_table
 from strandline.iceberg.entities import Entities, Kind, Loaded
+from strandline.iceberg.judging import refuse_strangers
 from strandline.iceberg.landing import Plan
 from strandline.iceberg.messages import message_of
 from strandline.iceberg.names import Identifier
@@ -100,10 +101,17 @@ class Tables(Entities):
             check_updates(change.updates)
             requirements.is_create(change.requirements)
 
+        is_judged = False
+
         def decide(head: Ref) -> Plan:
+            nonlocal is_judged
             held = [self._held(head, table) for table in tables]
             if _are_done(changes, held):
                 return Plan(result=[self._loaded(*one) for one in held if one is not None])
+            if not is_judged:
+                for change in changes:
+                    refuse_strangers(self._core.resolver.namespace, change.updates)
+                is_judged = True
             plan = Plan(result=[])
             messages = []
             for table, change, one in zip(tables, changes, held, strict=True):
@@ -178,6 +186,7 @@ class Tables(Entities):
         table = names.check_identifier(identifier)
         key, place = self._own_metadata(location)
         made = self._read(place, table)
+        self._announce(place)
 
         def decide(head: Ref) -> Plan:
             found = head.find(names.pointer_of(table)) if overwrite else None

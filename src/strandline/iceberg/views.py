@@ -87,6 +87,7 @@ class Views(Entities):
         view = self._checked(identifier)
         key, place = self._own_metadata(location)
         made = self._read(place, view)
+        self._announce(place)
 
         def decide(head: Ref) -> Plan:
             self._refuse_taken(head, view)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import cached_property
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.blob import BlobStore
+from strandline.core.iceberg_files import is_metadata
 from strandline.core.namespace import MARKER, READERS
+from strandline.core.physical import ICEBERG_ROOT
 from strandline.ids import prefix_end
 from strandline.shards.catalog import FOLDER
 from strandline.tree.rows import search
 
 SHARDS = FOLDER + "/"
+ICEBERG = ICEBERG_ROOT + "/"
 
 
 class Files:
@@ -53,6 +59,23 @@ class Files:
         sizes = np.zeros(len(found), np.int64)
         sizes[found] = self.sizes[positions[found]]
         return found, sizes
+
+    def referred_metadata(self) -> list[str]:
+        """The keys of metadata of Iceberg's tables that somebody refers to."""
+        place = self.below(ICEBERG, prefix_end(ICEBERG))
+        keys = self.keys.slice(place.start, place.stop - place.start).filter(pa.array(self.is_referred[place]))
+        return [key for key in keys.to_pylist() if is_metadata(key)]
+
+    @cached_property
+    def iceberg_parts(self) -> dict[str, npt.NDArray[np.int64]]:
+        """Where the files stand that transactions have written to Iceberg's tables, by `physical.iceberg_part`."""
+        place = self.below(ICEBERG, prefix_end(ICEBERG))
+        keys = self.keys.slice(place.start, place.stop - place.start)
+        at = np.flatnonzero(pc.match_substring(keys, ".txn-").to_numpy(zero_copy_only=False)) + place.start
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        for position, key in zip(at.tolist(), self.keys.take(pa.array(at)).to_pylist(), strict=True):
+            found[key.split("/", 3)[2]].append(position)
+        return {part: np.array(positions, np.int64) for part, positions in found.items()}
 
     def below(self, prefix: str, end: str | None) -> slice:
         """Where the keys with a prefix stand."""

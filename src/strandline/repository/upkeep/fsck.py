@@ -22,6 +22,7 @@ from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord
 from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import queued_tokens
 from strandline.branch.view import consistently
+from strandline.core.iceberg_files import Reach
 from strandline.core.promises import expired
 from strandline.core.repository_core import RepositoryCore
 from strandline.envelope import decode
@@ -51,6 +52,7 @@ class FsckReport:
         branches, tags, commits, trees, ranges, objects, staged: how many were looked at; objects and staged entries
             count once for each place that refers to them.
         imported: objects whose bytes somebody else keeps: whether they are there, with size and tag, is looked at.
+        iceberg: files with the metadata of Iceberg's tables and views, which were followed to all that they refer to.
         expired: commits that no retention rule keeps; their files may be gone.
         unreachable: commits that no branch, tag or reflog leads to; they can still be read by their ids.
         problems: what is missing or damaged, in words, at most `SHOWN`.
@@ -73,6 +75,7 @@ class FsckReport:
     objects: int = 0
     staged: int = 0
     imported: int = 0
+    iceberg: int = 0
     expired: int = 0
     unreachable: int = 0
     problems: list[str] = field(default_factory=list)
@@ -138,6 +141,7 @@ class _Fsck:
         for done, info in enumerate(ranges.values(), 1):
             self._range(info)
             self._progress("reading ranges", done, len(ranges))
+        self._iceberg()
         self._unreachable(set(ranges))
         self._orphans()
         self._audit.waiting_tokens = queued_tokens(self._core.stores)
@@ -272,6 +276,21 @@ class _Fsck:
             self._audit.add(told, is_metadata=False)
         if self._content:
             self._compare(rows.filter(pa.array(found & (sizes == expected))))
+
+    def _iceberg(self) -> None:
+        """Follow the metadata of Iceberg's tables, each by itself: what one lacks says nothing about the others."""
+        reach = Reach(self._core.stores.trees.blobs)
+        for metadata in self._files.referred_metadata():
+            self._audit.iceberg += 1
+            try:
+                keys = sorted({key for part in reach.from_metadata([metadata]) for key in part})
+            except FormatError as error:
+                self._audit.add(error.what)
+                continue
+            found, _ = self._files.mark(pa.array(keys, pa.string()))
+            for at in np.flatnonzero(~found).tolist():
+                told = f"The file {keys[at]!r} is gone, to which the Iceberg metadata {metadata!r} refers."
+                self._audit.add(told, is_metadata=False)
 
     def _imported(self, rows: pa.Table) -> None:
         """Ask for size and tag of what somebody else keeps, once for each address."""

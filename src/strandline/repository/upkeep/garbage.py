@@ -30,9 +30,10 @@ from strandline.branch.staged import scan_staged
 from strandline.branch.transactions import TransactionRecord
 from strandline.clock import Microseconds
 from strandline.core import promises
+from strandline.core.iceberg_files import Reach
 from strandline.core.manifest import decode_deadlist
 from strandline.core.namespace import Ownership
-from strandline.core.physical import transaction_folder, transaction_prefix
+from strandline.core.physical import iceberg_part, transaction_folder, transaction_prefix
 from strandline.core.promises import Condemned, Expired
 from strandline.core.repository_core import RepositoryCore
 from strandline.core.retention import DAY_US, GRACE_DAYS, Retention, retained
@@ -258,7 +259,22 @@ class Collector:
         trees |= dict.fromkeys(history.trees)
         ranges = self._ranges(trees, files)
         self._marker(self._core, files, ranges, self._progress)
+        self._mark_iceberg(files)
         return self._judge(files, owners, history)
+
+    def _mark_iceberg(self, files: Files) -> None:
+        """Mark what the tables refer to whose metadata is referred to by now; a transaction's own files are judged with
+        it.
+        """
+        metadata = files.referred_metadata()
+        if not metadata:
+            return
+        try:
+            for keys in Reach(self._stores.trees.blobs, self._progress).from_metadata(metadata):
+                files.mark(pa.array(keys, pa.string()))
+        except Corrupted as error:
+            error.now_safe("Nothing was deleted.")
+            raise
 
     def _staged(self, files: Files) -> tuple[dict[TreeRef, None], dict[str, BranchRecord], list[CommitId]]:
         """Mark what is staged; the trees that branches fold it into, the branches, and the commits of tags."""
@@ -371,7 +387,7 @@ class Collector:
         ended: list[TransactionRecord] = []
         until = self._now - round(RECORDS_KEPT_DAYS * DAY_US)
         for owner in owners.all():
-            places = [files.below(prefix, prefix_end(prefix)) for prefix in owner.prefixes]
+            places = owner.places(files)
             state = owner.state
             if state in ("open", "rejected-pending"):
                 for place in places:
@@ -546,9 +562,11 @@ class _Owner:
     state: str
     record: TransactionRecord | None
 
-    @property
-    def prefixes(self) -> tuple[str, str]:
-        return transaction_prefix(self.branch_id, self.id), transaction_folder(self.branch_id, self.id)
+    def places(self, files: Files) -> list[slice | npt.NDArray[np.int64]]:
+        """Where the files stand that it has written, or that are about it."""
+        prefixes = transaction_prefix(self.branch_id, self.id), transaction_folder(self.branch_id, self.id)
+        own = files.iceberg_parts.get(iceberg_part(self.branch_id, self.id), np.zeros(0, np.int64))
+        return [*(files.below(prefix, prefix_end(prefix)) for prefix in prefixes), own]
 
 
 class _Transactions:

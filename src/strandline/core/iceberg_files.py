@@ -1,0 +1,242 @@
+"""Which files the metadata of Iceberg's tables refers to: from metadata to manifest lists, manifests and data files.
+
+Each manifest list and each manifest is read once, however many tables and snapshots share it. Nothing outside the
+storage namespace is opened; of a lake that was moved, what its metadata names at the old place is found at the new one.
+Source: "Table Metadata", "Manifest Lists" and "Manifests" of the Iceberg Table Spec.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from strandline.blob import BlobNotFound, BlobStore
+from strandline.core.physical import ICEBERG_ROOT
+from strandline.errors import Corrupted, InvalidSettings, UsageError
+from strandline.parallel import in_parallel
+from strandline.progress import Progress, no_progress
+
+_OURS = re.compile(
+    r"/((?:ice/[0-9a-f]{20}/[0-9a-f]{20}(?:\.txn-[0-9]{16})?/(?:data|metadata)"
+    r"|data/sl_branch=[0-9a-f]{20}(?:\.txn-[0-9]{16})?/sl_write=[0-9a-f]{20}|data/[0-9a-f]{20})/.+)",
+    re.ASCII | re.DOTALL,
+)
+DELETED = 2
+"""The status of an entry of a manifest that says which file is no part of the table any more."""
+_METADATA = re.compile(rf"{ICEBERG_ROOT}/[0-9a-f]{{20}}/[^/]+/metadata/[^/]+\.metadata\.json", re.ASCII)
+_SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs"}
+"""Schemes by which clients know the same store."""
+
+
+class _Snapshot(msgspec.Struct, rename="kebab"):
+    manifest_list: str | None = None
+    manifests: list[str] | None = None
+
+
+class _Statistics(msgspec.Struct, rename="kebab"):
+    statistics_path: str
+
+
+class _Earlier(msgspec.Struct, rename="kebab"):
+    metadata_file: str
+
+
+class _Metadata(msgspec.Struct, rename="kebab"):
+    snapshots: list[_Snapshot] | None = None
+    statistics: list[_Statistics] | None = None
+    partition_statistics: list[_Statistics] | None = None
+    metadata_log: list[_Earlier] | None = None
+
+
+def is_metadata(key: str) -> bool:
+    """Whether a key is that of the metadata of a table or a view."""
+    return _METADATA.fullmatch(key) is not None
+
+
+def key_in(blobs: BlobStore, location: str) -> str | None:
+    """The key of a location, in whichever way a client writes it; None if it lies outside the namespace.
+
+    Locations are taken as they are, without decoding: what a client has written, it reads by the same text.
+    """
+    place = _plain(location)
+    for root in _roots(blobs):
+        if place.startswith(root):
+            key = place[len(root) :]
+            return key if key and not {"", ".", ".."} & set(key.split("/")) else None
+    return None
+
+
+def key_of(blobs: BlobStore, location: str) -> str | None:
+    """The same of what is in the lake already, whose locations may name a place at which the lake was once.
+
+    The ids in our keys are never drawn twice, so a location that ends like one of ours is of the file with that key.
+    """
+    key = key_in(blobs, location)
+    if key is None and (found := _OURS.search(location)) is not None:
+        key = found[1]
+    return None if key is None or {"", ".", ".."} & set(key.split("/")) else key
+
+
+def _roots(blobs: BlobStore) -> list[str]:
+    local = blobs.local_path("x")
+    if local is not None:
+        return [local[:-1]]
+    roots = [_plain(blobs.url.partition("?")[0]).rstrip("/") + "/"]
+    try:
+        roots.append(_plain(blobs.spark_url("x"))[:-1])
+    except InvalidSettings:
+        pass  # Spark does not know this kind of store
+    return roots
+
+
+def _plain(location: str) -> str:
+    scheme, colon, rest = location.partition(":")
+    if not colon or "/" in scheme:
+        return location
+    if scheme == "file":
+        return "/" + rest.lstrip("/")
+    return f"{_SAME_SCHEMES.get(scheme.lower(), scheme.lower())}:{rest}"
+
+
+class Reach:
+    """Walks from metadata to all that it refers to.
+
+    Args:
+        blobs: the storage namespace.
+    """
+
+    def __init__(self, blobs: BlobStore, progress: Progress = no_progress) -> None:
+        self._blobs = blobs
+        self._progress = progress
+        self._seen: set[str] = set()
+
+    def from_metadata(self, keys: Iterable[str]) -> Iterator[list[str]]:
+        """The keys of all files that metadata refers to, in parts; a file may come several times.
+
+        Raises:
+            Corrupted: something cannot be read, or lies outside the namespace, so that it is not known what else is
+                referred to.
+            UsageError: the package that reads manifests is not installed.
+        """
+        lists: dict[str, str] = {}
+        manifests: dict[str, str] = {}
+        wanted = sorted(set(keys))
+        for key, found in zip(wanted, in_parallel(self._metadata, wanted), strict=True):
+            yield found.others
+            lists.update(dict.fromkeys(found.lists, key))
+            manifests.update(dict.fromkeys(found.manifests, key))
+        yield list(lists)
+        for source, found_manifests in self._each("reading manifest lists", lists, self._list):
+            manifests.update(dict.fromkeys(found_manifests, source))
+        yield list(manifests)
+        for _, files in self._each("reading manifests", manifests, self._manifest):
+            yield files
+
+    def _each(
+        self, what: str, found: dict[str, str], read: Callable[[tuple[str, str]], list[str]]
+    ) -> Iterator[tuple[str, list[str]]]:
+        fresh = [(key, source) for key, source in found.items() if key not in self._seen]
+        self._seen.update(key for key, _ in fresh)
+        for done, (pair, keys) in enumerate(zip(fresh, in_parallel(read, fresh), strict=True)):
+            self._progress(what, done, len(fresh))
+            yield pair[1], keys
+
+    def _metadata(self, key: str) -> _Found:
+        try:
+            read = msgspec.json.decode(self._blobs.get(key), type=_Metadata)
+        except BlobNotFound:
+            raise broken(key, key, "is gone") from None
+        except msgspec.MsgspecError as error:
+            raise broken(key, key, f"cannot be read: {error}") from None
+        found = _Found([], [], [key])
+        for snapshot in read.snapshots or ():
+            if snapshot.manifest_list is not None:
+                found.lists.append(self._key(snapshot.manifest_list, key))
+            found.manifests.extend(self._key(one, key) for one in snapshot.manifests or ())
+        statistics = [*(read.statistics or ()), *(read.partition_statistics or ())]
+        earlier = [one.metadata_file for one in read.metadata_log or ()]
+        # those may be of a table that was registered from elsewhere, and are not opened
+        others = [key_of(self._blobs, one) for one in (*(one.statistics_path for one in statistics), *earlier)]
+        found.others.extend(one for one in others if one is not None)
+        return found
+
+    def _key(self, location: str, source: str) -> str:
+        key = key_of(self._blobs, location)
+        if key is None:
+            raise broken(location, source, "lies outside the repository")
+        return key
+
+    def _list(self, pair: tuple[str, str]) -> list[str]:
+        key, source = pair
+        return [self._key(one["manifest_path"], source) for one in self._rows(key, source, {"manifest_path"})]
+
+    def _manifest(self, pair: tuple[str, str]) -> list[str]:
+        key, source = pair
+        entries = self._rows(key, source, {"status", "data_file", "file_path"})
+        live = [key_of(self._blobs, one["data_file"]["file_path"]) for one in entries if one["status"] != DELETED]
+        return [one for one in live if one is not None]  # what lies elsewhere is nobody's here to delete
+
+    def _rows(self, key: str, source: str, names: set[str]) -> list[Any]:
+        try:
+            return read_avro(self._blobs.get(key), names)
+        except BlobNotFound:
+            raise broken(key, source, "is gone") from None
+        except (ValueError, KeyError, TypeError, EOFError, IndexError) as error:
+            raise broken(key, source, f"cannot be read: {error}") from None
+
+
+class _Found(msgspec.Struct):
+    lists: list[str]
+    manifests: list[str]
+    others: list[str]
+
+
+def broken(file: str, source: str, what: str) -> Corrupted:
+    """The error about a file that some metadata refers to."""
+    place = file if file == source else f"{file}, to which {source} refers,"
+    return Corrupted(
+        f"The Iceberg file {place} {what}. Without it, it cannot be told what else is needed.",
+        next="Restore the file from a backup, or drop the table from each branch and tag that has it.",
+    )
+
+
+def avro() -> Any:
+    """The package that reads and writes manifests.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        import fastavro  # noqa: PLC0415 - only lakes with Iceberg's tables need it
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "This lake has Iceberg tables, whose manifests are read with the Python package 'fastavro', which is not "
+            "installed.",
+            next="Run: pip install 'strandline[iceberg]'",
+        ) from error
+    return fastavro
+
+
+def read_avro(data: bytes, names: set[str] | None = None) -> list[Any]:
+    """The records of an Avro file.
+
+    Args:
+        names: fields that are wanted, on every level; None for all.
+    """
+    package = avro()
+    if names is None:
+        return list(package.reader(io.BytesIO(data)))
+    written = package.reader(io.BytesIO(data)).writer_schema
+    return list(package.reader(io.BytesIO(data), reader_schema=_only(written, names)))
+
+
+def _only(schema: Any, names: set[str]) -> Any:
+    """A schema of records with some of their fields."""
+    if not isinstance(schema, dict) or schema.get("type") != "record":
+        return schema
+    kept = [{**one, "type": _only(one["type"], names)} for one in schema["fields"] if one["name"] in names]
+    return {"type": "record", "name": schema["name"], "fields": kept}

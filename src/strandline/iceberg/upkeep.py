@@ -1,0 +1,112 @@
+"""Work on all Iceberg tables of a branch or a repository: old snapshots, and lakes that were moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from strandline.errors import UsageError
+from strandline.iceberg import names
+from strandline.iceberg.expiry import expiring
+from strandline.iceberg.names import Identifier
+from strandline.iceberg.publishing import OnRef
+from strandline.iceberg.relocation import Relocated
+from strandline.iceberg.relocation import relocate as relocate_files
+from strandline.iceberg.tables import TableChange, Tables
+from strandline.progress import Progress, no_progress
+from strandline.repository.branch import Branch
+from strandline.repository.refs.ref import Ref
+from strandline.repository.repository import Repository
+
+AT_ONCE = 100
+"""Tables that change in one commit: more would hold up the branch's other writers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expired:
+    """What left a table.
+
+    Attributes:
+        snapshots: how many.
+        refs: the names of those that went with them.
+    """
+
+    table: str
+    snapshots: int
+    refs: tuple[str, ...] = ()
+
+
+def expire(
+    branch: Branch,
+    table: str | Sequence[str] | None = None,
+    *,
+    older_than: datetime | None = None,
+    keep: int | None = None,
+    committer: str | None = None,
+) -> list[Expired]:
+    """Remove old snapshots from the metadata of a branch's tables, in a commit. Deletes no file.
+
+    Args:
+        table: one of them, as `namespace.name`; by default all.
+        older_than: an aware time: snapshots that were made before it may go. By default, what each table's properties
+            say: `history.expire.max-snapshot-age-ms`, 5 days unless they do.
+        keep: how many snapshots each branch of a table keeps at least.
+
+    Raises:
+        UsageError: a time without a time zone, or a number below 1.
+        NotFound: the table does not exist.
+        Stale: others keep changing the tables.
+    """
+    if older_than is not None and older_than.tzinfo is None:
+        raise UsageError(f"{older_than} has no time zone.", next="Use datetime.now(UTC) and the like.")
+    before = None if older_than is None else int(older_than.astimezone(UTC).timestamp() * 1_000)
+    tables = Tables(branch, committer=committer)
+    wanted = [_levels(table)] if table is not None else list(all_tables(branch))
+    done: list[Expired] = []
+    for first in range(0, len(wanted), AT_ONCE):
+        changes: list[TableChange] = []
+        for identifier in wanted[first : first + AT_ONCE]:
+            held = tables.load(identifier).metadata
+            updates = expiring(held, tables.now_ms, older_than_ms=before, keep=keep)
+            if updates:
+                demands = [{"type": "assert-table-uuid", "uuid": held["table-uuid"]}]
+                demands += [
+                    {"type": "assert-ref-snapshot-id", "ref": name, "snapshot-id": ref["snapshot-id"]}
+                    for name, ref in (held.get("refs") or {}).items()
+                ]
+                changes.append(TableChange(identifier, demands, updates))
+        if changes:
+            tables.commit(changes)
+            done += [_told(change) for change in changes]
+    return done
+
+
+def _told(change: TableChange) -> Expired:
+    removed = [one for one in change.updates if one["action"] == "remove-snapshots"]
+    refs = tuple(one["ref-name"] for one in change.updates if one["action"] == "remove-snapshot-ref")
+    return Expired(names.shown(change.identifier), sum(len(one["snapshot-ids"]) for one in removed), refs)
+
+
+def _levels(table: str | Sequence[str]) -> Identifier:
+    return tuple(table.split(".")) if isinstance(table, str) else tuple(table)
+
+
+def all_tables(ref: Ref, end: str = names.POINTER) -> Iterator[Identifier]:
+    """The names of all tables at a ref, or of all views."""
+    for row in ref.list(names.ROOT):
+        if row.path.endswith(f"/{end}"):
+            yield tuple(row.path[len(names.ROOT) : -len(end) - 1].split("/"))
+
+
+def relocate(repository: Repository, progress: Progress = no_progress) -> Relocated:
+    """Put the addresses right in the files of a repository's tables, after its lake was moved or copied.
+
+    Iceberg's files name each other by whole addresses. Readers of this lake's catalogs need this once after a move;
+    what it writes anew stays where it is, and commits and tags are untouched. May be interrupted and repeated.
+
+    Args:
+        progress: told what is being done, how much of it is done, and of how much.
+    """
+    ref = OnRef(repository.default_branch)
+    return relocate_files(repository._core.stores.trees.blobs.own, ref.url_of, progress)
