@@ -16,6 +16,7 @@ ENTRY_POINT_GROUP = "strandline.engines"
 
 _OURS = {
     "spark": ("strandline.spark", "spark"),
+    "catalog": ("strandline.server.embedded", "server"),
 }
 
 

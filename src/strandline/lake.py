@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -106,6 +106,7 @@ class Lake:
         self._cache = CacheBudget(self._settings.cache_mib << 20)
         self._lock = forks.lock()
         self._upkeep = BackgroundThreads()
+        self._closers: list[Callable[[], None]] = []
         self._shard_service, self._shard_upkeep = _services(settings, clock)
 
     @property
@@ -143,12 +144,18 @@ class Lake:
     def close(self) -> None:
         """End what runs in the background and let go of the stores. Handles of this lake cannot be used any more."""
         try:
+            while self._closers:
+                self._closers.pop()()
             self._upkeep.close()
         finally:
             for service in (self._shard_service, self._shard_upkeep):
                 if service is not None:
                     service.close()
             self._kv.close()
+
+    def at_close(self, closer: Callable[[], None]) -> None:
+        """Have something ended before the stores are let go, what was added last first."""
+        self._closers.append(closer)
 
     def repository(
         self, name: str, *, create: bool = False, namespace: str | None = None, default_branch: str = "main"

@@ -45,14 +45,27 @@ _ICEBERG_BASE = ICEBERG_BASE.encode()
 class App:
     """Answers requests. All but its construction happens in the event loop of its worker.
 
+    Args:
+        only_catalog: serve nothing but Iceberg's catalog.
+        ends_lake: close the lake at the end: it is this application's own.
+
     Attributes:
         services: what operations share.
         access_log: whether there is a line for each request.
         connections: of the worker.
     """
 
-    def __init__(self, services: Services, shared_metrics: Path | None = None) -> None:
+    def __init__(
+        self,
+        services: Services,
+        shared_metrics: Path | None = None,
+        *,
+        only_catalog: bool = False,
+        ends_lake: bool = True,
+    ) -> None:
         self.services = services
+        self._only_catalog = only_catalog
+        self._ends_lake = ends_lake
         self._hosts: set[bytes] = set()
         self.rest = RestFace(services, OPERATIONS)
         self.s3 = S3Face(services, S3_OPERATIONS)
@@ -83,6 +96,9 @@ class App:
                     next="Use the address that the server shows; --public-url names another one.",
                 ),
             )
+            return
+        if self._only_catalog:
+            self.iceberg.begin(exchange)
             return
         if request.method == "OPTIONS" and request.headers.get(b"origin", b"") in self.connections.origins:
             exchange.reply(Response(204, b"", PREFLIGHT))
@@ -133,7 +149,7 @@ class App:
         self._timers = [
             asyncio.create_task(_each(WATCH_EACH_S, self._watch)),
             asyncio.create_task(_each(LOOK_EACH_S, self._look)),
-            asyncio.create_task(_each(SWEEP_EACH_S, self._sweep)),
+            *([] if self._only_catalog else [asyncio.create_task(_each(SWEEP_EACH_S, self._sweep))]),
             *([asyncio.create_task(_each(WATCH_EACH_S, self._leave_metrics))] if self._shared_metrics else []),
         ]
 
@@ -172,7 +188,8 @@ class App:
             await asyncio.sleep(0.01)
         # in a thread: those that are closed may still ask this loop for something
         await asyncio.get_running_loop().run_in_executor(None, self.services.close)
-        self.services.lake.close()
+        if self._ends_lake:
+            self.services.lake.close()
 
 
 async def _each(seconds: float, work: Callable[[], None]) -> None:

@@ -14,11 +14,20 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from strandline import forks
+from strandline.engines import load
 from strandline.errors import UsageError
 from strandline.lake import Lake
+from strandline.redaction import Secret
+from strandline.repository.refs.ref import Ref
+from strandline.repository.transactions.transaction import Transaction
 
 EXTRAS = {"4.1": "4.1.1"}
 """The release of spark-hadoop-cloud and spark-avro for a version of PySpark that has none of its own number."""
+ICEBERG_RUNTIMES = {"4.0": "1.12.0", "4.1": "1.12.0"}
+"""By version of Spark, the release of Iceberg's runtime."""
+ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 COMMITTERS = {
     "spark.hadoop.fs.s3a.committer.name": "magic",
     "spark.hadoop.fs.s3a.committer.magic.enabled": "true",
@@ -30,37 +39,113 @@ COMMITTERS = {
 }
 
 
-def configure(builder: Any, lake: Lake | str | None = None, *, packages: bool = True, avro: bool = False) -> Any:
+def configure(
+    builder: Any,
+    lake: Lake | str | None = None,
+    *,
+    packages: bool = True,
+    avro: bool = False,
+    catalogs: Mapping[str, Ref | str] | None = None,
+) -> Any:
     """Set up the builder of a Spark session for a lake; returns it.
 
     Args:
         builder: `SparkSession.builder`, before `getOrCreate`.
         lake: the lake, or the URL of its object store. On S3 the session gets S3A, its magic committer, and the
             endpoint; credentials come from the environment, and only those of the object store reach the executors.
-        packages: let Spark fetch the Maven packages that S3 and Avro need; False where they are on its class path.
+        packages: let Spark fetch the Maven packages that S3, Avro and Iceberg need; False where they are on its class
+            path.
         avro: get the package for tables in Avro, which PySpark does not bring.
+        catalogs: by name in SQL, what Iceberg tables it shows: a branch, an open transaction, a tag or a commit, or
+            their places, such as `nyc/main`. This process serves them on loopback until the lake is closed.
+
+    Raises:
+        UsageError: catalogs are wanted of a lake that is not open here, or of a version of Spark without Iceberg.
     """
-    builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
+    settings: dict[str, str] = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
     url = lake._settings.blob if isinstance(lake, Lake) else lake or ""
     parts = urlsplit(url)
     is_s3 = parts.scheme in ("s3", "s3a")
     wanted = [*(s3_packages() if is_s3 else ()), *([f"org.apache.spark:spark-avro_2.13:{_extras()}"] if avro else ())]
+    if catalogs:
+        if not isinstance(lake, Lake):
+            raise UsageError("Catalogs are served by the process that has the lake open.", next="Give the Lake itself.")
+        served = load("catalog").serve_catalog(lake)
+        settings |= iceberg_settings(
+            {name: _warehouse(ref) for name, ref in catalogs.items()}, served.uri, served.token
+        )
+        wanted.append(iceberg_package())
     if packages and wanted:
-        builder.config("spark.jars.packages", ",".join(wanted))
-    if not is_s3:
-        return builder
-    for name, value in COMMITTERS.items():
+        settings["spark.jars.packages"] = ",".join(wanted)
+    if is_s3:
+        settings |= COMMITTERS | _s3_settings(parts.netloc, parts.query)
+    for name, value in settings.items():
         builder.config(name, value)
-    options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-    place = f"spark.hadoop.fs.s3a.bucket.{parts.netloc}"
-    if "endpoint" in options:
-        builder.config(f"{place}.endpoint", options["endpoint"])
-        builder.config(f"{place}.path.style.access", "true")
-        builder.config(f"{place}.connection.ssl.enabled", str(options["endpoint"].startswith("https")).lower())
-        builder.config(f"{place}.endpoint.region", options.get("region", "us-east-1"))
-    elif "region" in options:
-        builder.config(f"{place}.endpoint.region", options["region"])
     return builder
+
+
+def iceberg_settings(catalogs: Mapping[str, str], uri: str, token: Secret) -> dict[str, str]:
+    """The settings of a Spark session for catalogs.
+
+    Args:
+        catalogs: by name, their warehouses.
+        uri: of the server, as `strandline serve` names it.
+        token: of a user of the server.
+
+    Raises:
+        UsageError: a name cannot be that of a catalog.
+    """
+    found = {"spark.sql.extensions": ICEBERG_EXTENSIONS, "spark.hadoop.fs.s3.impl": S3A}
+    for name, warehouse in catalogs.items():
+        if not _NAME.fullmatch(name):
+            raise UsageError(
+                f"{name[:80]!r} cannot be the name of a catalog.", next="Use letters, digits and underscores."
+            )
+        place = f"spark.sql.catalog.{name}"
+        found |= {
+            place: "org.apache.iceberg.spark.SparkCatalog",
+            f"{place}.type": "rest",
+            f"{place}.uri": uri,
+            f"{place}.warehouse": warehouse,
+            f"{place}.token": token.reveal(),
+            f"{place}.io-impl": "org.apache.iceberg.hadoop.HadoopFileIO",  # which has Spark's own settings of stores
+            f"{place}.cache-enabled": "false",  # or it shows a table as it was half a minute ago
+        }
+    return found
+
+
+def _warehouse(ref: Ref | str) -> str:
+    if isinstance(ref, str):
+        return ref
+    return f"{ref._core.name}/{ref.name}@tx={ref.writer}" if isinstance(ref, Transaction) else ref.place
+
+
+def iceberg_package() -> str:
+    """The Maven package of Iceberg's runtime for the installed PySpark.
+
+    Raises:
+        UsageError: there is none for its version.
+    """
+    version = ".".join(pyspark.__version__.split(".")[:2])
+    if version not in ICEBERG_RUNTIMES:
+        raise UsageError(
+            f"Iceberg has no runtime for Spark {pyspark.__version__} that strandline knows.",
+            next=f"Use Spark {', '.join(sorted(ICEBERG_RUNTIMES))}, or packages=False with a runtime of your own.",
+        )
+    return f"org.apache.iceberg:iceberg-spark-runtime-{version}_2.13:{ICEBERG_RUNTIMES[version]}"
+
+
+def _s3_settings(bucket: str, query: str) -> dict[str, str]:
+    options = {name: values[-1] for name, values in parse_qs(query).items()}
+    place = f"spark.hadoop.fs.s3a.bucket.{bucket}"
+    if "endpoint" in options:
+        return {
+            f"{place}.endpoint": options["endpoint"],
+            f"{place}.path.style.access": "true",
+            f"{place}.connection.ssl.enabled": str(options["endpoint"].startswith("https")).lower(),
+            f"{place}.endpoint.region": options.get("region", "us-east-1"),
+        }
+    return {f"{place}.endpoint.region": options["region"]} if "region" in options else {}
 
 
 def _extras() -> str:

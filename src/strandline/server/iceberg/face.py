@@ -19,7 +19,9 @@ from strandline.server.refusals import BadRequest, NotAuthenticated
 from strandline.server.routing import Router
 from strandline.server.services import Services
 
-BASE = "/iceberg/v1/"
+MOUNT = "/iceberg"
+"""Where clients are told that the catalog is; they add the version themselves."""
+BASE = f"{MOUNT}/v1/"
 LOCK_PATIENCE_S = 5.0
 """How long a commit waits for a lock of somebody else, before its client hears of a conflict and tries again."""
 LOCK_TRIED_EACH_S = 0.25
