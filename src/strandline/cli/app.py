@@ -51,6 +51,7 @@ GROUPS = {
     "range": "range_commands.app",
     "shard": "shard_commands.app",
     "iceberg": "iceberg_commands.app",
+    "pipeline": "pipeline_commands.app",
 }
 _WrongUsage: Any = typer.BadParameter.__mro__[1]
 """What the parser raises; typer brings its own copy of click and does not export the class."""
