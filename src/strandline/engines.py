@@ -16,6 +16,7 @@ ENTRY_POINT_GROUP = "strandline.engines"
 
 _OURS = {
     "spark": ("strandline.spark", "spark"),
+    "iceberg": ("strandline.iceberg.settled", "iceberg"),
     "catalog": ("strandline.server.embedded", "server"),
 }
 

@@ -64,7 +64,9 @@ def run(
         rows = [f"  {table}: {counted(count, 'row')}" for table, count in done.rows.items()]
         place = f"{branch.partition('/')[0]}/{done.branch}"
         told = f"Published {counted(done.changes, 'change')} on {place} in commit {done.commit[:12]}."
-        s.out.say([told, *rows], {"branch": place, "commit": done.commit, "changes": done.changes, "rows": dict(done.rows)})
+        s.out.say(
+            [told, *rows], {"branch": place, "commit": done.commit, "changes": done.changes, "rows": dict(done.rows)}
+        )
 
 
 def _pair(text: str, separator: str, form: str) -> tuple[str, str]:

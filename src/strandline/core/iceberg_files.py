@@ -25,6 +25,8 @@ _OURS = re.compile(
     r"|data/sl_branch=[0-9a-f]{20}(?:\.txn-[0-9]{16})?/sl_write=[0-9a-f]{20}|data/[0-9a-f]{20})/.+)",
     re.ASCII | re.DOTALL,
 )
+POINTER = "_iceberg.metadata.json"
+"""The name of the object that is a table, in the table's folder."""
 DELETED = 2
 """The status of an entry of a manifest that says which file is no part of the table any more."""
 _METADATA = re.compile(rf"{ICEBERG_ROOT}/[0-9a-f]{{20}}/[^/]+/metadata/[^/]+\.metadata\.json", re.ASCII)

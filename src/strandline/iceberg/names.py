@@ -10,6 +10,7 @@ import re
 import uuid
 from collections.abc import Sequence
 
+from strandline.core.iceberg_files import POINTER as POINTER
 from strandline.core.physical import ICEBERG_ROOT as FILES
 from strandline.errors import InvalidName
 from strandline.ids import check_path, new_id
@@ -17,7 +18,6 @@ from strandline.ids import check_path, new_id
 Identifier = tuple[str, ...]
 """The levels of a namespace, and for a table its name behind them."""
 ROOT = "tables/"
-POINTER = "_iceberg.metadata.json"
 VIEW = "_iceberg.view.json"
 NAMESPACE = "_namespace.json"
 METADATA_SUFFIX = ".metadata.json"

@@ -8,6 +8,7 @@ from typing import Any
 
 from blake3 import blake3
 
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import StrandlineError, UsageError
 from strandline.iceberg.landing import Landing, Once, Plan, landing_of
 from strandline.iceberg.metadata_cache import MetadataCache
@@ -19,7 +20,7 @@ from strandline.tree.rows import Entry, user_metadata_json
 
 ATTEMPTS = 20
 """How often a change is decided anew when others publish at the same time."""
-_JSON = "application/json"
+JSON = "application/json"
 
 
 class OnRef:
@@ -122,7 +123,7 @@ class OnRef:
         plan.files[key] = data
         now_us = self._core.stores.clock.now_us()
         checksum = f"blake3:{blake3(data).hexdigest()}"
-        return Entry(key, len(data), checksum, now_us, _JSON, user_metadata_json(metadata))
+        return Entry(key, len(data), checksum, now_us, JSON, user_metadata_json(metadata))
 
     def _new_key(self, path: str) -> str:
         """A fresh physical key for a small object of a branch or a transaction."""
@@ -131,8 +132,7 @@ class OnRef:
 
     def _url(self, key: str) -> str:
         """Where clients find a file: of a folder its plain path, which they do not decode."""
-        blobs = self._core.resolver.namespace
-        return blobs.spark_url(key) if blobs.local_path("x") is not None else f"{blobs.url}/{key}"
+        return url_of(self._core, key)
 
     def url_of(self, key: str) -> str:
         """Where clients find a file of the storage namespace."""
@@ -145,3 +145,9 @@ class OnRef:
 
     def _now_ms(self) -> int:
         return self._core.stores.clock.now_us() // 1_000
+
+
+def url_of(core: RepositoryCore, key: str) -> str:
+    """Where clients find a file: of a folder its plain path, which they do not decode."""
+    blobs = core.resolver.namespace
+    return blobs.spark_url(key) if blobs.local_path("x") is not None else f"{blobs.url}/{key}"

@@ -209,11 +209,7 @@ class Tables(Entities):
         """Store metadata, and have the table's path point to it."""
         made = {**made, "location": self._location(key)}
         _force(made)
-        snapshot = made.get("current-snapshot-id", -1)
-        metadata = {"iceberg.uuid": made["table-uuid"], "iceberg.format-version": str(made["format-version"])}
-        if snapshot not in (-1, None):
-            metadata["iceberg.snapshot"] = str(snapshot)
-        return self._put(plan, table, made, found, key, metadata)
+        return self._put(plan, table, made, found, key, told_of(made))
 
     def _refuse_forced(self, update: Json) -> None:
         given: Mapping[str, str] = update.get("updates", {})
@@ -229,6 +225,13 @@ class Tables(Entities):
         for name in _PLACES:
             if name in properties:
                 raise BadUpdate(f"{name} cannot be set: where a table's files lie is the lake's to decide.")
+
+
+def told_of(metadata: Json) -> dict[str, str]:
+    """What the entry of a table on a branch says of it, for those that do not read its metadata."""
+    snapshot = metadata.get("current-snapshot-id", -1)
+    told = {"iceberg.uuid": metadata["table-uuid"], "iceberg.format-version": str(metadata["format-version"])}
+    return told if snapshot in (-1, None) else {**told, "iceberg.snapshot": str(snapshot)}
 
 
 def _force(metadata: Json) -> None:

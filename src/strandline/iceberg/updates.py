@@ -141,7 +141,11 @@ def _finish(table: Building, base: Json | None, previous: str) -> None:
         data["schema"] = table.schema
         data["partition-spec"] = table.by_id("partition-specs", "spec-id")[data["default-spec-id"]]["fields"]
     if base is not None and previous:
-        text = data["properties"].get(LOG_MAX, "")
-        most = max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else LOG_MAX_DEFAULT
         log = [*table.items("metadata-log"), {"timestamp-ms": base["last-updated-ms"], "metadata-file": previous}]
-        data["metadata-log"] = log[-most:]
+        data["metadata-log"] = log[-log_max(data) :]
+
+
+def log_max(table: Json) -> int:
+    """How many earlier metadata files a table remembers."""
+    text = str((table.get("properties") or {}).get(LOG_MAX, ""))
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 10 else LOG_MAX_DEFAULT

@@ -202,6 +202,40 @@ def merge_base(commits: CommitLog, left: CommitId, right: CommitId) -> Commit | 
     return None
 
 
+def merge_bases(commits: CommitLog, left: CommitId, right: CommitId) -> list[Commit]:
+    """All common ancestors that no other common ancestor descends from: several in a criss-cross history.
+
+    The first one is that of `merge_base`. Source: "merge-base --all" of Git, by generations instead of dates.
+    """
+    sides: dict[CommitId, int] = {}
+    pending: list[tuple[int, str]] = []
+    found: list[Commit] = []
+    fresh = 0  # of those that wait, how many are not known to be below a common ancestor
+
+    def reach(id: CommitId, side: int) -> None:
+        nonlocal fresh
+        before = sides.get(id, 0)
+        sides[id] = before | side
+        if not before:
+            heapq.heappush(pending, (-commits.get(id).generation, _descending(id)))
+        fresh += int(sides[id] < _BELOW) - int(0 < before < _BELOW)
+
+    reach(left, 1)
+    reach(right, 2)
+    while pending and fresh:
+        _, key = heapq.heappop(pending)
+        id = CommitId(_descending(key))
+        side = sides[id]
+        fresh -= int(side < _BELOW)
+        if side == 3:
+            found.append(commits.get(id))
+            side |= _BELOW
+        for parent in commits.get(id).parents:
+            reach(parent, side)
+    return found
+
+
+_BELOW = 4
 _FLIP = str.maketrans("0123456789abcdef", "fedcba9876543210")
 
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.structs import replace
 
+from strandline.core.iceberg_files import POINTER
 from strandline.errors import FormatError
 from strandline.tables.columns import is_widening, same_type, type_name
 from strandline.tables.layout import OVERWRITE_NAME, is_hidden
@@ -34,9 +35,9 @@ class Clash(Exception):
 
 
 def special(paths: pa.StringArray) -> pa.BooleanArray:
-    """Which paths are records of tables, or marks that an overwrite left."""
-    record, mark = ("/" + name for name in (RECORD_NAME, OVERWRITE_NAME))
-    return pc.or_(pc.ends_with(paths, record), pc.ends_with(paths, mark))
+    """Which paths are records of tables, marks that an overwrite left, or Iceberg tables."""
+    record, mark, iceberg = (pc.ends_with(paths, "/" + name) for name in (RECORD_NAME, OVERWRITE_NAME, POINTER))
+    return pc.or_(pc.or_(record, mark), iceberg)
 
 
 def table_of(path: str) -> str | None:

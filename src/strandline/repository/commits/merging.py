@@ -16,12 +16,13 @@ from strandline.branch.rules.record import Action, refuse_blocked
 from strandline.branch.view import uncommitted
 from strandline.core.promises import pinned
 from strandline.core.repository_core import RepositoryCore
+from strandline.engines import load
 from strandline.errors import PATHS_SHOWN, Advice, MergeConflict, NothingToMerge, ObjectMissing, UsageError
 from strandline.ids import CommitId
-from strandline.repository.commits.settling import Decisions, Settling, Side, Three
+from strandline.repository.commits.settling import Decisions, Settling, Side, Sides, Three
 from strandline.repository.refs.ref import Ref
 from strandline.results.differences import Diff
-from strandline.results.history import merge_base
+from strandline.results.history import merge_base, merge_bases
 from strandline.tables.merging import described
 from strandline.tree.diff import diff
 from strandline.tree.rows import Entry
@@ -60,7 +61,7 @@ def merge_into(
 ) -> Commit:
     _refuse_source(at, source)
     source_commit = core.commits.get(source.commit_id)
-    settling = _settling(core, make)
+    settling = _settling(core, at, make)
 
     def compute(head: Commit) -> NewHead:
         try:
@@ -87,7 +88,7 @@ def preview_merge(
     head = at.commits.get(at.read().branch.head)
     with pinned(core.stores, [source_commit.id, head.id], f"preview of a merge into {at.name}"):
         three = _three(core, at, source, head, source_commit)
-        settling = _settling(core, make)
+        settling = _settling(core, at, make)
         found = rest = settling.settle(three, decisions)
         if found.conflicts:
             take: dict[str, Side] = {**dict.fromkeys(found.conflicts, "dest"), **decisions.take}
@@ -112,7 +113,16 @@ def _three(core: RepositoryCore, at: BranchAt, source: Ref, head: Commit, source
     if base is not None and base.id == source_commit.id:
         raise _nothing_to_merge(core, at, source)
     base_tree = EMPTY if base is None else core.commits.tree(base.id)
-    return Three(base_tree, core.commits.tree(source_commit.id), core.commits.tree(head.id))
+
+    def others() -> list[tuple[Tree, Tree]]:
+        found = []
+        first, *rest = merge_bases(core.commits, head.id, source_commit.id)
+        for one in rest:
+            before = merge_base(core.commits, first.id, one.id)
+            found.append((core.commits.tree(one.id), EMPTY if before is None else core.commits.tree(before.id)))
+        return found
+
+    return Three(base_tree, core.commits.tree(source_commit.id), core.commits.tree(head.id), others)
 
 
 def _nothing_to_merge(core: RepositoryCore, at: BranchAt, source: Ref) -> NothingToMerge:
@@ -139,7 +149,7 @@ def replay(
     verb, doing = ("revert", "Reverting") if undoes else ("cherry-pick", "Picking")
     commit = core.commits.get(target.commit_id)
     before = _parent(commit, parent, verb)
-    settling = _settling(core, make)
+    settling = _settling(core, at, make)
     why = "The branch no longer has what this commit did." if undoes else "The branch has all that this commit did."
 
     def compute(head: Commit) -> NewHead:
@@ -168,7 +178,7 @@ def _parent(record: Commit, parent: int | None, verb: str) -> CommitId:
     return record.parents[number - 1]
 
 
-def _settling(core: RepositoryCore, make: MakeObject) -> Settling:
+def _settling(core: RepositoryCore, at: BranchAt, make: MakeObject) -> Settling:
     def read(entry: Entry) -> bytes:
         blobs, key = core.resolver.resolve(entry.physical_address)
         try:
@@ -179,7 +189,11 @@ def _settling(core: RepositoryCore, make: MakeObject) -> Settling:
                 next="`strandline fsck` lists what is missing; restore it from a backup of the object store.",
             ) from None
 
-    return Settling(core.stores.trees, read, make)
+    def join(path: str, sides: Sides) -> Entry:
+        made: Entry = load("iceberg").merged_entry(core, at.branch_id, path, sides)
+        return made
+
+    return Settling(core.stores.trees, read, make, join)
 
 
 def _merged(settling: Settling, three: Three, decisions: Decisions, doing: str, ref: Ref) -> Tree:

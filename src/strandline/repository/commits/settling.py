@@ -9,7 +9,7 @@ path by path (`tree.merge`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Literal
@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from strandline.core.iceberg_files import POINTER
 from strandline.errors import UsageError
 from strandline.ids import check_prefix, prefix_end
 from strandline.tables import merging as tables
@@ -26,6 +27,7 @@ from strandline.tree.merge import Strategies, Strategy, merge, strategy_for
 from strandline.tree.rows import Changes, Entry, entries_of, rows_from_entries
 from strandline.tree.store import Tree, TreeStore
 
+Others = Callable[[], Sequence[tuple[Tree, Tree]]]
 Pair = tuple[Entry | None, Entry | None]
 """What an object was and what it is."""
 Side = Literal["source", "dest"]
@@ -74,11 +76,33 @@ def check_decisions(strategy: MergeStrategy, take: Mapping[str, Side] | None, ap
 
 @dataclass(frozen=True, slots=True)
 class Three:
-    """The trees of a merge. Of a revert the base is what is undone, and the source what was before."""
+    """The trees of a merge. Of a revert the base is what is undone, and the source what was before.
+
+    Attributes:
+        others: of a criss-cross history, the other common ancestors, each with what it and the first one come from.
+    """
 
     base: Tree
     source: Tree
     dest: Tree
+    others: Others = field(default=lambda: ())
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """A table of Iceberg's in the trees of a merge.
+
+    Attributes:
+        others: as for `Three`.
+    """
+
+    base: Entry | None
+    source: Entry
+    dest: Entry
+    others: tuple[tuple[Entry | None, Entry | None], ...] = ()
+
+
+Join = Callable[[str, Sides], Entry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +125,17 @@ class Settling:
     Args:
         read: the bytes of an object.
         make: stores bytes as a new object for a path.
+        join: makes one Iceberg table of what two sides made of one.
     """
 
-    def __init__(self, trees: TreeStore, read: Callable[[Entry], bytes], make: Callable[[str, bytes], Entry]) -> None:
+    def __init__(
+        self, trees: TreeStore, read: Callable[[Entry], bytes], make: Callable[[str, bytes], Entry], join: Join
+    ) -> None:
         self._trees = trees
         self._read = read
         self._make = make
+        self._join = join
+        self._joined: dict[tuple[str, str, str], Entry | tables.Clash] = {}
         self._made: dict[tuple[str, bytes], Entry] = {}
 
     def settle(self, three: Three, decisions: Decisions) -> Settled:
@@ -148,7 +177,7 @@ class Settling:
                 ours += self._difference(base, three.dest, start, end)
                 theirs += self._difference(source, wanted, start, end)
             base, source = self._applied(base, ours), self._applied(source, theirs)
-        return Three(base, source, three.dest)
+        return Three(base, source, three.dest, three.others)
 
     def _difference(self, tree: Tree, other: Tree, start: str, end: str) -> list[Changes]:
         """What makes a tree another one in a range of paths; at the empty end, of all paths from there on."""
@@ -157,7 +186,7 @@ class Settling:
     def _with_records(self, three: Three, records: Mapping[str, Entry]) -> Three:
         ours = [self._difference(three.base, three.dest, path, path + "\0") for path in sorted(records, key=str.encode)]
         base = self._applied(three.base, chain.from_iterable(ours))
-        return Three(base, self._with_entries(three.source, records), three.dest)
+        return Three(base, self._with_entries(three.source, records), three.dest, three.others)
 
     def _with_entries(self, tree: Tree, entries: Mapping[str, Entry]) -> Tree:
         paths = sorted(entries, key=str.encode)
@@ -199,6 +228,20 @@ class Settling:
             self._made[path, made] = self._make(path, made)
         return self._made[path, made]
 
+    def joined(self, path: str, base: Entry | None, source: Entry, dest: Entry, others: Others) -> Entry:
+        """An Iceberg table with the changes of both sides; raises `tables.merging.Clash` if there can be none."""
+        key = (path, source.physical_address, dest.physical_address)
+        if key not in self._joined:  # a merge that is computed anew makes the same files
+            more = tuple((self._trees.find(one, path), self._trees.find(before, path)) for one, before in others())
+            try:
+                self._joined[key] = self._join(path, Sides(base, source, dest, more))
+            except tables.Clash as clash:
+                self._joined[key] = clash
+        found = self._joined[key]
+        if isinstance(found, tables.Clash):
+            raise found
+        return found
+
 
 class _Tables:
     """What tables say of the changes of two sides.
@@ -227,6 +270,9 @@ class _Tables:
 
     def _look_at(self, path: str) -> None:
         theirs, ours = self._theirs.get(path), self._ours.get(path)
+        if path.endswith("/" + POINTER):
+            self._look_at_iceberg(path, theirs, ours)
+            return
         folder = tables.folder_of(path)
         if folder is not None:
             self._look_at_rows(folder, theirs, ours)
@@ -245,6 +291,17 @@ class _Tables:
             if (is_gone or is_other) and self._settling.rows_below(self._three.base, other, table):
                 done = "removed the table" if is_gone else "changed how its rows are read"
                 self._excluded(table, f"the {which} {done}, and the other side wrote to it")
+
+    def _look_at_iceberg(self, path: str, theirs: Pair | None, ours: Pair | None) -> None:
+        """A table that one side dropped is a conflict of one object, like any other."""
+        if theirs is None or ours is None or theirs[1] is None or ours[1] is None:
+            return
+        if theirs[1].identity == ours[1].identity:
+            return
+        try:
+            self.records[path] = self._settling.joined(path, ours[0], theirs[1], ours[1], self._three.others)
+        except tables.Clash as clash:
+            self._excluded(path.removesuffix("/" + POINTER), str(clash))
 
     def _look_at_record(self, table: str, path: str, base: Entry | None, source: Entry, dest: Entry) -> None:
         try:
