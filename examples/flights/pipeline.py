@@ -2,11 +2,13 @@
 
 It loads raw files, cleans and joins them with Spark in one transaction, fences a driver that was replaced, catches a
 bad batch on a branch before anyone sees it, merges another version, looks back in time, takes a change back, and
-streams a month of departures through shards. Run it with `make demo`; run it again over its lake.
+streams a month of departures through shards. Then two branches change one Iceberg table by SQL and are merged, and the
+delays are computed once more by a declarative pipeline. Run it with `make demo`; run it again over its lake.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -17,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +27,10 @@ from pyspark.sql import functions as F
 
 import strandline
 from strandline import Antichain, Branch, Ref, Repository, Shard
+from strandline.pipelines import PipelineOptions
+from strandline.pipelines import run as run_pipeline
+from strandline.server.embedded import serve_catalog
+from strandline.spark import configure
 
 HERE = Path(__file__).parent
 OUT = Path(os.environ.get("STRANDLINE_DEMO_OUT", HERE / "out"))
@@ -55,9 +62,9 @@ def step(title: str) -> Iterator[None]:
     say(f"   ({time.monotonic() - started:.1f} s)")
 
 
-def start_spark() -> SparkSession:
+def start_spark(lake: strandline.Lake) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("strandline flights")
         .config("spark.ui.enabled", "false")
@@ -68,8 +75,9 @@ def start_spark() -> SparkSession:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.warehouse.dir", str(OUT / "warehouse"))
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={HERE / 'log4j2.properties'}")
-        .getOrCreate()
     )
+    configure(builder, lake, catalogs={"main": "nyc/main", "review": "nyc/review"})
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
 
@@ -309,6 +317,69 @@ def by_hour(updates: pa.Table) -> pa.Table:
     return pa.table({"flights": hours["count_all"], "late": hours["late_sum"], "_time": hours["_time"]})
 
 
+def change_by_sql(spark: SparkSession, lake: strandline.Lake, repo: Repository) -> None:
+    """Two branches change one Iceberg table by SQL; their merge holds both, and DuckDB reads it."""
+    main = repo.branch("main")
+    main.table("tables/flights").to_spark(spark).createOrReplaceTempView("flights")
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS main.ops")
+    spark.sql("DROP TABLE IF EXISTS main.ops.daily")
+    spark.sql(
+        "CREATE TABLE main.ops.daily PARTITIONED BY (origin) AS SELECT origin, month, day, count(*) AS flights, "
+        "round(avg(dep_delay), 2) AS mean_delay, false AS checked FROM flights GROUP BY origin, month, day"
+    )
+    fresh_branch(repo, "review")
+    spark.sql(
+        "MERGE INTO review.ops.daily d USING (SELECT 'JFK' AS origin, 7 AS month) c "
+        "ON d.origin = c.origin AND d.month = c.month WHEN MATCHED THEN UPDATE SET checked = true"
+    )
+    spark.sql("DELETE FROM main.ops.daily WHERE origin = 'LGA' AND month = 12")
+    merge = main.merge("review")
+    say(f"   review checked July of JFK, main deleted December of LGA; commit {merge.id[:12]} holds both")
+    for origin, days, checked in read_by_duckdb(lake):
+        say(f"   DuckDB: {origin} has {days} days, {checked} of them checked")
+    assert read_by_duckdb(lake) == [("EWR", 365, 0), ("JFK", 365, 31), ("LGA", 334, 0)]
+
+
+def read_by_duckdb(lake: strandline.Lake) -> list[tuple[str, int, int]]:
+    served = serve_catalog(lake)
+    with duckdb.connect() as session:
+        for name in ("avro", "httpfs", "iceberg"):
+            package = Path(str(importlib.import_module(f"duckdb_extension_{name}").__file__)).parent
+            session.execute(f"LOAD '{next(package.rglob('*.duckdb_extension'))}'")
+        session.execute(f"CREATE SECRET lake (TYPE iceberg, TOKEN '{served.token.reveal()}')")
+        session.execute(f"ATTACH 'nyc/main' AS nyc (TYPE iceberg, ENDPOINT '{served.uri}', SECRET lake)")
+        return session.execute(
+            "SELECT origin, count(*), count_if(checked) FROM nyc.ops.daily GROUP BY origin ORDER BY origin"
+        ).fetchall()
+
+
+def declare(lake: strandline.Lake, repo: Repository) -> None:
+    """The delays once more, as a declarative pipeline: two views and their checks in one commit."""
+    main = repo.branch("main")
+    places = {f"spark.flights.{name}": main.url(f"raw/{name}.csv") for name in ("flights", "airlines")}
+    expect = {"declared.monthly_delays": ["flights > 0", "month BETWEEN 1 AND 12"]}
+    options = PipelineOptions(settings={"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false", **places})
+    with quiet():
+        done = run_pipeline(
+            lake, "nyc/main", HERE / "declarative" / "spark-pipeline.yml", expect=expect, options=options
+        )
+    say(f"   {repo.ref(done.commit).get_commit().message}: {done.changes} changes in commit {done.commit[:12]}")
+    say(f"   {done.rows['declared.monthly_delays']} rows of monthly_delays meet what is expected of them")
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Let Spark's own programs write into a file beside the lake."""
+    with (OUT / "pipeline.log").open("wb") as log:
+        held = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            yield
+        finally:
+            os.dup2(held, 2)
+            os.close(held)
+
+
 def draw(spark: SparkSession, repo: Repository) -> Path:
     import matplotlib as mpl
 
@@ -341,11 +412,11 @@ def main() -> None:
     started = time.monotonic()
     OUT.mkdir(parents=True, exist_ok=True)
     say("Flights from New York City, 2013: real data, one folder, no server.")
-    with step("Start Spark"):
-        spark = start_spark()
-        say(f"   Spark {spark.version}, local, 2 cores")
     with strandline.open(OUT / "lake", create=True) as lake:
         repo = lake.repository("nyc", create=True)
+        with step("Start Spark, with a catalog of Iceberg tables for each of two branches"):
+            spark = start_spark(lake)
+            say(f"   Spark {spark.version}, local, 2 cores")
         with step("Load the raw files, as one commit"):
             load_raw(repo.branch("main"))
         with step("Clean, join and check in one transaction: two tables appear at one instant"):
@@ -362,9 +433,13 @@ def main() -> None:
             take_back(repo, merge)
         with step("A month of departures, streamed hour by hour into a shard, and an aggregate that follows it"):
             stream_hours(spark, repo)
+        with step("Two branches change one Iceberg table by SQL; their merge holds both, and DuckDB reads it"):
+            change_by_sql(spark, lake, repo)
+        with step("The delays once more, as a declarative pipeline: two views, published in one commit"):
+            declare(lake, repo)
         with step("Draw the delays by month"):
             draw(spark, repo)
-    spark.stop()
+        spark.stop()
     lake_path = os.path.relpath(OUT / "lake")
     say(f"\nDone in {time.monotonic() - started:.0f} s. Explore the lake:\n")
     for command in (

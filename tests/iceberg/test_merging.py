@@ -21,7 +21,7 @@ from pyiceberg.types import LongType
 
 import strandline
 import strandline.iceberg
-from strandline.errors import Corrupted, MergeConflict, NothingToMerge
+from strandline.errors import Conflict, Corrupted, MergeConflict, NothingToMerge
 from strandline.iceberg import Catalog, settled
 from strandline.iceberg.tables import Tables
 from strandline.lake import Lake
@@ -472,3 +472,30 @@ def test_what_others_do_during_a_merge_is_joined_too(lake: Lake, monkeypatch: py
     assert calls == 2
     assert keys(main) == [1, 2, 3, 11, 12, 13, 21, 31, 41]
     assert Tables(main).load(("db", "t")).metadata["last-sequence-number"] == 5
+
+
+def test_two_jobs_that_append_to_one_table_both_publish(lake: Lake) -> None:
+    repository, main = started(lake, 2)
+    with main.transaction("first") as first, main.transaction("second") as second:
+        Catalog(first).load_table(T).append(some(21))
+        Catalog(second).load_table(T).append(some(31))
+        Catalog(second).create_table("db.own", SCHEMA)
+        Catalog(main).load_table(T).append(some(41))
+        second.put("beside", b"x")
+    assert keys(main) == [1, 2, 3, 11, 12, 13, 21, 31, 41]
+    assert main.read("beside") == b"x"
+    assert Catalog(main).table_exists("db.own")
+    third = main.transaction("third").begin()
+    Catalog(third).load_table(T).delete("k = 1")
+    Catalog(main).load_table(T).delete("k = 2")
+    with pytest.raises(Conflict, match="tables/db/t/"):
+        third.commit()
+    third.abort()
+    strict = main.transaction("strict", expect_unchanged=["tables/db/"]).begin()
+    Catalog(strict).load_table(T).append(some(51))
+    Catalog(main).load_table(T).append(some(61))
+    with pytest.raises(Conflict):
+        strict.commit()
+    strict.abort()
+    assert keys(main) == [1, 3, 11, 12, 13, 21, 31, 41, 61]
+    assert repository.fsck().is_sound

@@ -13,6 +13,7 @@ from strandline.branch.heads import NewHead
 from strandline.branch.rules import writers
 from strandline.branch.transactions import Who
 from strandline.clock import Microseconds
+from strandline.core.iceberg_files import POINTER
 from strandline.core.manifest import (
     Facts,
     encode_deadlist,
@@ -26,6 +27,7 @@ from strandline.core.physical import (
 )
 from strandline.core.repository_core import RepositoryCore
 from strandline.core.texts import check_text
+from strandline.engines import load
 from strandline.errors import (
     Conflict,
     ObjectMissing,
@@ -35,13 +37,17 @@ from strandline.errors import (
 )
 from strandline.ids import CommitId, check_prefix
 from strandline.repository.commits.drafts import make_draft
+from strandline.repository.commits.one_shot import entry_of
+from strandline.repository.commits.settling import Sides
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
 from strandline.repository.transactions.options import OnStaged, TransactionOptions
 from strandline.repository.transactions.overlay import Overlay
+from strandline.tables.merging import Clash
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference, diff
-from strandline.tree.rows import decode_many
+from strandline.tree.rows import TOMBSTONE, Entry, decode_many, decode_staged, encode_staged
+from strandline.tree.store import Tree
 
 NEVER = -1
 
@@ -53,6 +59,7 @@ class Publishing(Overlay):
     def __init__(self, core: RepositoryCore, at: BranchAt, options: TransactionOptions, base: CommitId) -> None:
         target = Target("commit", base, at.name, at.branch_id)
         self.id = NEVER
+        self._joined: dict[tuple[str, str], Entry] = {}
         super().__init__(core, at.name, Ref(core, at.name, target), target)
         if options.on_staged not in get_args(OnStaged):
             raise UsageError(f"{options.on_staged!r} is not a valid on_staged.", next="Use 'fail' or 'keep'.")
@@ -156,8 +163,10 @@ class Publishing(Overlay):
                 blockers, more = self._claims.judge_committed(since)
             except Conflict as error:  # a write of some rows looks at others by itself
                 raise self._contradicted(list(error.paths)) from error
-            if blockers:
+            joined = self._joined_tables(blockers, head_tree)
+            if blockers := [path for path in blockers if path.encode() not in joined]:
                 raise self._contradicted(blockers)
+            more |= joined
             changes = {**changes, **more}
         tree = apply(trees, head_tree, [sorted_changes(changes)] if changes else []).tree
         told = {
@@ -175,6 +184,27 @@ class Publishing(Overlay):
         now_us = self._core.stores.clock.now_us()
         draft = replace(self._draft, metadata={**self._draft.metadata, **told}, date_us=now_us)
         return NewHead(draft.commit(tree, (head,)), tree)
+
+    def _joined_tables(self, paths: list[str], head: Tree) -> dict[bytes, bytes]:
+        """The Iceberg tables that others have changed as well, with the changes of both, where these can be joined."""
+        found: dict[bytes, bytes] = {}
+        for path in paths:
+            if not path.endswith("/" + POINTER) or path.startswith(tuple(self._claims.unchanged)):
+                continue
+            mine = decode_staged(self._claims.changes.get(path.encode(), encode_staged(TOMBSTONE)))
+            theirs = self._core.stores.trees.find(head, path)
+            base = self._beneath.find(path)
+            if not isinstance(mine, Entry) or theirs is None or base is None:
+                continue
+            key = mine.physical_address, theirs.physical_address
+            if key not in self._joined:  # a publication that is computed anew makes the same files
+                try:
+                    sides = Sides(entry_of(base), mine, theirs)
+                    self._joined[key] = load("iceberg").merged_entry(self._core, self.branch_id, path, sides)
+                except Clash:
+                    continue
+            found[path.encode()] = encode_staged(self._joined[key])
+        return found
 
     def _contradicted(self, paths: list[str]) -> Conflict:
         return Conflict(
