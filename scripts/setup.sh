@@ -68,7 +68,9 @@ java_libraries() { # the jars of tests/iceberg/kit, for the tests against Iceber
   command -v mvn >/dev/null 2>&1 || apt_install maven || fail "Maven is missing: install Debian's maven."
   say "setup: installing Iceberg's compatibility kit, for tests"
   rm -rf "$place"
-  mvn -q -B -f tests/iceberg/kit/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/$place" \
+  # a repository of its own: Spark resolves packages in the user's, and stumbles over a POM without its JAR
+  mvn -q -B -f tests/iceberg/kit/pom.xml -Dmaven.repo.local="$PWD/.cache/m2" dependency:copy-dependencies \
+    -DoutputDirectory="$PWD/$place" \
     >.cache/iceberg-kit.log 2>&1 || fail "Iceberg's compatibility kit could not be installed; see .cache/iceberg-kit.log."
   echo "$want" >"$place/strandline-locked"
 }

@@ -26,6 +26,7 @@ from strandline.errors import (
 from strandline.iceberg.creation import VERSION, VERSION_DEFAULT
 from strandline.iceberg.entities import Loaded
 from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
+from strandline.iceberg.publishing import store_properties
 from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.tables import NoSuchTable, TableChange, Tables
 from strandline.repository.refs.ref import Ref
@@ -48,13 +49,13 @@ class Catalog(MetastoreCatalog):
     Args:
         ref: a branch; or a tag or a commit, to read.
         committer: of the commits; by default the lake's.
-        properties: of PyIceberg, such as those of its FileIO (`s3.endpoint`, …).
+        properties: of PyIceberg, such as those of its FileIO (`s3.access-key-id`, …); the lake's endpoint is known.
     """
 
     def __init__(self, ref: Ref, *, committer: str | None = None, **properties: str) -> None:
         if not isinstance(ref, Ref):
             raise UsageError(f"A {type(ref).__name__} has no tables.", next="Give a branch, a tag, or another ref.")
-        super().__init__(ref.place, **properties)
+        super().__init__(ref.place, **{**store_properties(ref._core), **properties})
         self._tables = Tables(ref, committer=committer)
 
     # --- namespaces -----------------------------------------------------------------------------------------------

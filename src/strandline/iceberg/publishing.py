@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from blake3 import blake3
 
@@ -147,7 +148,19 @@ class OnRef:
         return self._core.stores.clock.now_us() // 1_000
 
 
+def store_properties(core: RepositoryCore) -> dict[str, str]:
+    """How clients reach the object store, in the names that Iceberg's FileIO has for that; without credentials."""
+    parts = urlsplit(core.resolver.namespace.url)
+    if parts.scheme not in ("s3", "s3a"):
+        return {}
+    given = dict(parse_qsl(parts.query))
+    found = {"s3.endpoint": given["endpoint"], "s3.path-style-access": "true"} if "endpoint" in given else {}
+    return found | ({"s3.region": given["region"], "client.region": given["region"]} if "region" in given else {})
+
+
 def url_of(core: RepositoryCore, key: str) -> str:
     """Where clients find a file: of a folder its plain path, which they do not decode."""
     blobs = core.resolver.namespace
-    return blobs.spark_url(key) if blobs.local_path("x") is not None else f"{blobs.url}/{key}"
+    if blobs.local_path("x") is not None:
+        return blobs.spark_url(key)
+    return f"{blobs.url.partition('?')[0].rstrip('/')}/{key}"  # the query says how this process reaches the store

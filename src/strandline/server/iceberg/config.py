@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from strandline.iceberg.publishing import store_properties
 from strandline.server.iceberg.operation import IcebergCall, IcebergOperation
 from strandline.server.iceberg.replies import json
 from strandline.server.iceberg.warehouses import place_of, warehouse_of
@@ -35,9 +36,9 @@ def config_of(rows: Callable[[], Sequence[IcebergOperation]]) -> IcebergOperatio
         warehouse = warehouse_of(call.query.warehouse)
         resource = f"arn:lakefs:fs:::repository/{warehouse.repository}"
         call.permit("fs:ReadRepository", resource, branch=warehouse.ref)
-        place_of(call.services, warehouse)
+        place = place_of(call.services, warehouse)
         body = {
-            "defaults": DEFAULTS,
+            "defaults": {**DEFAULTS, **store_properties(place._core)},
             "overrides": {"prefix": warehouse.prefix},
             "endpoints": [row.endpoint for row in rows() if row.is_listed],
             "idempotency-key-lifetime": KEYS_KEPT,
