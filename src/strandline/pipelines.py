@@ -118,7 +118,7 @@ class PipelineOptions:
         full_refresh: tables that are made anew from all of their sources.
         full_refresh_all: make all of them anew.
         packages: let Spark fetch Iceberg's runtime; False where it is on its class path.
-        settings: more of Spark's settings, such as its master.
+        settings: more of Spark's settings.
     """
 
     writer: str = ""
