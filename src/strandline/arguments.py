@@ -108,7 +108,8 @@ def expected_of(annotation: Any) -> Expected | None:
         return _container(origin, arguments)
     if origin is Callable or annotation is Callable:
         return Expected("a function", callable)
-    is_class = origin is None and isinstance(annotation, type) and annotation is not object
+    # since Python 3.11 Any is a class, which nothing is an instance of
+    is_class = origin is None and isinstance(annotation, type) and annotation not in (object, Any)
     if is_class and not getattr(annotation, "_is_protocol", False):
         kind = annotation
         return Expected(f"a {kind.__name__}", lambda value: isinstance(value, kind))

@@ -33,6 +33,9 @@ class Engine(Protocol):
     def write_table(self, table: Any, data: Any, options: Any) -> Any:
         """Write a frame into a table, as its `WriteOptions` say; returns a `WriteResult`."""
 
+    def change_rows(self, what: str, *rest: Any) -> Any:
+        """Delete, update or merge rows of a table; returns a `RowsChanged`."""
+
     def collected(self, frame: Any) -> Any:
         """The rows of a frame as an Arrow table of this process, computed once."""
 

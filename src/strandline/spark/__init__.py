@@ -1,10 +1,21 @@
 """Spark: reading and writing tables natively. Plain DataFrame calls only, so that it runs on Spark Connect as well."""
 
 from strandline.spark.changes import changes, rows_of
+from strandline.spark.changing import change_rows
 from strandline.spark.copying import copier
 from strandline.spark.garbage import marker
 from strandline.spark.read import collected, read_table
 from strandline.spark.session import configure
 from strandline.spark.write import write_table
 
-__all__ = ["changes", "collected", "configure", "copier", "marker", "read_table", "rows_of", "write_table"]
+__all__ = [
+    "change_rows",
+    "changes",
+    "collected",
+    "configure",
+    "copier",
+    "marker",
+    "read_table",
+    "rows_of",
+    "write_table",
+]

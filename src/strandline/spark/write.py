@@ -94,15 +94,25 @@ class SparkRows:
         return NotUnderstood(str(column)) if found is None else found
 
     def replacing(
-        self, table: Table, record: TableRecord, where: Any, condition: Condition, partly: Sequence[TableFile]
+        self,
+        table: Table,
+        record: TableRecord,
+        where: Any,
+        condition: Condition,
+        partly: Sequence[TableFile],
+        *,
+        fits: bool = True,
     ) -> SparkRows:
         outside = F.raise_error(F.lit(UNFULFILLED + told(where, condition) + END)).cast("boolean")
         names = [quoted(name) for name in record.names]
         try:
             counted = Observation()
             own = self._data.observe(counted, F.count(F.lit(1)).alias("rows"))
-            data, is_true = _judged(own, record, where, condition)
-            rows = data.where(F.when(is_true, F.lit(True)).otherwise(outside)).select(*names)
+            data = own
+            if fits:
+                data, is_true = _judged(own, record, where, condition)
+                data = data.where(F.when(is_true, F.lit(True)).otherwise(outside))
+            rows = data.select(*names)
             if partly:
                 held = scan_files(data.sparkSession, table, record, partly)
                 held, is_true = _judged(held, record, where, condition)

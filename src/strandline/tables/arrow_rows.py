@@ -93,7 +93,14 @@ class ArrowRows:
         )
 
     def replacing(
-        self, table: Table, record: TableRecord, where: Any, condition: Condition, partly: Sequence[TableFile]
+        self,
+        table: Table,
+        record: TableRecord,
+        where: Any,
+        condition: Condition,
+        partly: Sequence[TableFile],
+        *,
+        fits: bool = True,
     ) -> ArrowRows:
         is_true = condition.arrow()
 
@@ -101,7 +108,7 @@ class ArrowRows:
             made._own_rows = 0
             for batch in self._batches():
                 made._own_rows += len(batch)
-                if len(batch.filter(is_true)) != len(batch):
+                if fits and len(batch.filter(is_true)) != len(batch):
                     raise outside(told(where, condition))
                 yield batch
             if partly:

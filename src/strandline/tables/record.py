@@ -27,6 +27,10 @@ STATISTICS_COLUMNS = 32
 WriteMode = Literal["append", "overwrite", "overwrite_partitions"]
 SchemaChange = Literal["merge", "replace", "refuse"]
 SchemaDefault = Literal["merge", "refuse"]
+Matched = Literal["update", "delete", "keep"]
+"""What a merge does to rows whose key the source has."""
+NotMatched = Literal["insert", "skip"]
+"""What it does with the source's other rows."""
 Field = dict[str, Any]
 """A column as Spark's schema JSON has it: name, type, nullable, metadata."""
 
@@ -116,6 +120,8 @@ class WriteOptions:
     statistics: tuple[str, ...] | None = None
     target_file_bytes: int | None = None
     if_changed: IfChanged = "fail"
+    fits: bool = True
+    """Whether each row has to fulfil `where`; rows that are updated may leave it."""
 
 
 def plan_record(

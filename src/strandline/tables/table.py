@@ -33,6 +33,8 @@ from strandline.tables.layout import folder_of
 from strandline.tables.place import TableRef
 from strandline.tables.record import (
     RECORD_NAME,
+    Matched,
+    NotMatched,
     OptionValue,
     SchemaChange,
     SchemaDefault,
@@ -73,6 +75,20 @@ class WriteResult(msgspec.Struct, frozen=True):
     changes: int
     engine_seconds: float
     strandline_seconds: float
+
+
+class RowsChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """What a change of rows did.
+
+    Attributes:
+        deleted, updated, inserted: rows.
+        files: that were written, with the rows beside them that stayed as they were.
+    """
+
+    deleted: int = 0
+    updated: int = 0
+    inserted: int = 0
+    files: int = 0
 
 
 @checked()
@@ -419,6 +435,72 @@ class Table:
             return self._write(data, wanted)
         with self.ref._for_writing()._published(writer, message) as transaction:
             return Table(transaction, self.path)._write(data, wanted)
+
+    @logged("delete rows")
+    def delete(self, where: Where | Column, *, message: str | None = None, writer: str | None = None) -> RowsChanged:
+        """Delete the rows that fulfil a condition, in a commit of its own, or with the transaction of this table.
+
+        Args:
+            where: SQL, a frame of keys, or a Spark column, which Spark judges.
+            message: of the commit.
+            writer: of its transaction; by default this thread.
+
+        Raises:
+            TableNotFound, UsageError, StorageError: as for `write`.
+            Conflict: others changed the same files meanwhile. Nothing was deleted.
+        """
+        changes = import_module("strandline.tables.changing")
+        with changes.changing(self, f"delete rows of {self.path}", message, writer) as table:
+            found: RowsChanged = changes.delete_rows(table, where)
+        return found
+
+    @logged("update rows")
+    def update(
+        self,
+        assignments: Mapping[str, Any],
+        where: Where | Column | None = None,
+        *,
+        message: str | None = None,
+        writer: str | None = None,
+    ) -> RowsChanged:
+        """Change columns of the rows that fulfil a condition; see `delete` for commits and errors.
+
+        Args:
+            assignments: by column, its new value; or a function that makes an array of values from a record batch of
+                rows. Where Spark judges the condition: a value, or a function that makes a column from the frame.
+            where: as for `delete`; by default all rows.
+        """
+        changes = import_module("strandline.tables.changing")
+        with changes.changing(self, f"update rows of {self.path}", message, writer) as table:
+            found: RowsChanged = changes.update_rows(table, assignments, where)
+        return found
+
+    @logged("merge rows")
+    def merge_into(
+        self,
+        source: Rows,
+        on: Sequence[str] | str,
+        *,
+        matched: Matched | Sequence[str] = "update",
+        not_matched: NotMatched = "insert",
+        message: str | None = None,
+        writer: str | None = None,
+    ) -> RowsChanged:
+        """Bring rows of a source into the table by their keys; see `delete` for commits and errors.
+
+        Args:
+            source: rows with columns of the table, one for each key: a Spark DataFrame, which Spark joins, or rows of
+                this process, which are held in memory together with the rows that they match.
+            on: the columns of the key. A null in one of them matches nothing.
+            matched: what becomes of rows whose key the source has: "update" takes all columns that the source has, a
+                list of columns takes these; "delete" or "keep" them.
+            not_matched: "insert" the source's other rows, or "skip" them.
+        """
+        keys = [on] if isinstance(on, str) else list(on)
+        changes = import_module("strandline.tables.changing")
+        with changes.changing(self, f"merge rows into {self.path}", message, writer) as table:
+            found: RowsChanged = changes.merge_rows(table, source, keys, matched, not_matched)
+        return found
 
     def set_schema_default(self, schema: SchemaDefault) -> None:
         """Say what writes do with other columns if they do not say; staged, and part of the next commit.

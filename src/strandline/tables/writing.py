@@ -87,11 +87,19 @@ class Source(Protocol):
         """
 
     def replacing(
-        self, table: Table, record: TableRecord, where: Any, condition: Condition, partly: Sequence[TableFile]
+        self,
+        table: Table,
+        record: TableRecord,
+        where: Any,
+        condition: Condition,
+        partly: Sequence[TableFile],
+        *,
+        fits: bool = True,
     ) -> Source:
         """The rows, each of which has to fulfil a condition, and those of some files that do not fulfil it.
 
         Args:
+            fits: refuse rows that do not fulfil it.
             where: the condition as the caller gave it: a text, a column of Spark's, or a frame of keys.
         """
 
@@ -295,7 +303,7 @@ def _replace_where(
     known = {file.relative: file for file in table._files(record)}
     touched = pruning.needed(known.values())
     partly = [file for file in touched if not must_match(condition, pruning.spans(file))]
-    rows = rows.replacing(table, record, where, condition, partly)
+    rows = rows.replacing(table, record, where, condition, partly, fits=options.fits)
     gone = {file.relative: file.info.physical_address for file in touched}
 
     def is_kept(relative: str, entry: Entry, _: set[PartitionKey]) -> bool:

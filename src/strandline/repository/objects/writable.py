@@ -27,6 +27,8 @@ class Writable(Ref):
     """A ref that can be written."""
 
     _is_forced = False
+    is_transaction = False
+    """Whether what is written is private until all of it is published."""
 
     @property
     def name(self) -> str:

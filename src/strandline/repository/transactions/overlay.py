@@ -33,6 +33,8 @@ from strandline.tree.rows import TOMBSTONE, Entry, as_staged, check_one, check_s
 class Overlay(Writable):
     """What lies beneath, with private changes over it. Safe to share between threads."""
 
+    is_transaction = True
+
     def __init__(self, core: RepositoryCore, name: str, beneath: Ref, target: Target) -> None:
         super().__init__(core, name, target)
         self._lock = forks.rlock()
