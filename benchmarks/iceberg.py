@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import base64
+import http.client
+import io
+import json
+import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import msgspec
+import pyarrow as pa
 
 import strandline
 from benchmarks.harness import Result, entries, folder, result, seconds
 from strandline import Branch
+from strandline.iceberg import Catalog
 from strandline.iceberg.names import pointer_of
 from strandline.iceberg.refusals import Stale
 from strandline.iceberg.tables import TableChange, Tables
@@ -24,12 +33,14 @@ SNAPSHOTS = 2_000
 TABLES = 10_000
 NOW_MS = 1_800_000_000_000
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "k", "required": False, "type": "long"}]}
+LIST = {"type": "record", "name": "manifest_file", "fields": [{"name": "manifest_path", "type": "string"}]}
+ASKED = 400
 SETTING = f"{WRITERS} threads, SQLite, not synced, at most 200 snapshots"
 
 
 def run() -> list[Result]:
     with folder() as place:
-        return [*_commits(place), *_long(), *_listing(place)]
+        return [*_commits(place), *_long(), *_listing(place), *_served(place), *_merges(place)]
 
 
 def _commits(place: Path) -> list[Result]:
@@ -62,7 +73,7 @@ def _append_some(branch: Branch, name: str, writer: int) -> None:
             current = held["current-snapshot-id"]
             parent = None if current == -1 else current
             wanted = [{"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": parent}]
-            added = _added(1_000 * (writer + 1) + turn, held, parent)
+            added = _added(1_000 * (writer + 1) + turn, held, parent, _listed(tables))
             try:
                 tables.commit([TableChange(("db", name), wanted, added)])
             except Stale:
@@ -70,12 +81,23 @@ def _append_some(branch: Branch, name: str, writer: int) -> None:
             break
 
 
-def _added(id: int, held: dict[str, Any], parent: int | None) -> list[dict[str, Any]]:
+def _listed(tables: Tables) -> str:
+    """Where a manifest list is, as a client has written one before its commit."""
+    key = f"ice/{'0' * 20}/{'1' * 20}/metadata/snap.avro"
+    blobs = tables._core.resolver.namespace
+    if not list(blobs.list_keys(key)):
+        out = io.BytesIO()
+        fastavro.writer(out, LIST, [])
+        blobs.put(key, out.getvalue())
+    return tables.url_of(key)
+
+
+def _added(id: int, held: dict[str, Any], parent: int | None, listed: str = "file:///x") -> list[dict[str, Any]]:
     snapshot = {
         "snapshot-id": id,
         "sequence-number": held["last-sequence-number"] + 1,
         "timestamp-ms": held["last-updated-ms"] + 1,
-        "manifest-list": f"file:///lake/ice/table/branch/metadata/snap-{id}.avro",
+        "manifest-list": listed,
         "summary": {"operation": "append", "added-records": "1000", "total-records": "1000000"},
         "schema-id": 0,
         **({} if parent is None else {"parent-snapshot-id": parent}),
@@ -112,3 +134,115 @@ def _listing(place: Path) -> list[Result]:
         tables = Tables(main)
         took = [seconds(lambda: tables.all_in(["db"])) for _ in range(7)]
     return [result("listing of tables", took, "s", 0.5, "less", f"{TABLES:,} tables of a namespace")]
+
+
+# --- over HTTP ----------------------------------------------------------------------------------------------------
+
+
+def _served(place: Path) -> list[Result]:
+    """What a client waits for that asks `strandline serve`, on one connection and on several."""
+    lake_place = place / "served"
+    with strandline.open(lake_place, create=True, synced=False) as lake:
+        main = lake.create_repository("bench").branch("main")
+        tables = Tables(main)
+        tables.create_namespace(["db"], {})
+        for number in range(WRITERS):
+            tables.create(["db", f"t{number}"], {"schema": SCHEMA})
+        for turn in range(100):
+            held = tables.load(["db", "t0"]).metadata
+            current = held["current-snapshot-id"]
+            parent = None if current == -1 else current
+            tables.commit([TableChange(("db", "t0"), [], _added(turn + 1, held, parent, _listed(tables)))])
+        (_, one), *_ = entries("x", 1)
+        main.stage_each([(pointer_of(("many", f"t{number:05d}")), one) for number in range(TABLES)])
+        main.commit("many tables")
+        listed = _listed(tables)
+    command = [sys.executable, "-m", "strandline.cli", "serve", str(lake_place), "--json", "--port", "0", "--no-sync"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        shown: dict[str, str] = {}
+        while "url" not in shown:
+            shown |= json.loads(process.stdout.readline())
+        host = shown["url"].partition("://")[2]
+        basic = base64.b64encode(f"{shown['access_key_id']}:{shown['secret_access_key']}".encode()).decode()
+        return _asked(host, {"Authorization": f"Basic {basic}"}, listed)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _asked(host: str, headers: dict[str, str], listed: str) -> list[Result]:
+    client = http.client.HTTPConnection(host)
+
+    def ask(path: str, more: dict[str, str] | None = None) -> tuple[float, int, str]:
+        began = time.perf_counter()
+        client.request("GET", f"/iceberg/v1/bench/main/{path}", headers={**headers, **(more or {})})
+        answer = client.getresponse()
+        answer.read()
+        return (time.perf_counter() - began) * 1_000, answer.status, answer.getheader("ETag", "")
+
+    tag = ask("namespaces/db/tables/t0")[2]
+    loads = sorted(ask("namespaces/db/tables/t0")[0] for _ in range(ASKED))
+    known = [ask("namespaces/db/tables/t0", {"If-None-Match": tag}) for _ in range(ASKED)]
+    assert {status for _, status, _ in known} == {304}
+    unchanged = sorted(took for took, _, _ in known)
+    names = [ask("namespaces/many/tables")[0] / 1_000 for _ in range(5)]
+    client.close()
+
+    def commit_some(number: int) -> None:
+        own = http.client.HTTPConnection(host)
+        path = f"/iceberg/v1/bench/main/namespaces/db/tables/t{number}"
+        for turn in range(COMMITS):
+            own.request("GET", path, headers=headers)
+            held = json.loads(own.getresponse().read())["metadata"]
+            current = held["current-snapshot-id"]
+            parent = None if current == -1 else current
+            updates = _added(1_000_000 * (number + 1) + turn, held, parent, listed)
+            body = json.dumps({"requirements": [], "updates": updates})
+            own.request("POST", path, body, headers)
+            answer = own.getresponse()
+            answer.read()
+            assert answer.status == 200
+        own.close()
+
+    rates = []
+    for _ in range(ROUNDS):
+        with ThreadPoolExecutor(WRITERS) as pool:
+            began = time.perf_counter()
+            list(pool.map(commit_some, range(WRITERS)))
+            rates.append(WRITERS * COMMITS / (time.perf_counter() - began))
+    middle = ASKED // 2
+    about = "100 snapshots, from memory, one connection"
+    return [
+        result("load over HTTP, median", [loads[middle]], "ms", 2.0, "less", about),
+        result("load over HTTP of what is known (304), median", [unchanged[middle]], "ms", 1.0, "less", about),
+        result("listing over HTTP", names, "s", 0.5, "less", f"{TABLES:,} tables of a namespace"),
+        result("loads and commits over HTTP to different tables", rates, "/s", 100.0, "more", f"{WRITERS} connections"),
+    ]
+
+
+def _merges(place: Path) -> list[Result]:
+    """Both sides append to a table of many files; the reference reads the same manifests with PyIceberg."""
+    with strandline.open(place / "merged", create=True, synced=False) as lake:
+        main = lake.create_repository("bench").branch("main")
+        catalog = Catalog(main)
+        catalog.create_namespace("db")
+        rows = pa.table({"k": pa.array([1], pa.int64())})
+        table = catalog.create_table("db.t", rows.schema)
+        for _ in range(100):
+            table.append(rows)
+        took, reading = [], []
+        for turn in range(ROUNDS):
+            dev = main.create_branch(f"dev{turn}")
+            Catalog(dev).load_table("db.t").append(rows)
+            catalog.load_table("db.t").append(rows)
+            began = time.perf_counter()
+            main.merge(f"dev{turn}")
+            took.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            for _ in range(3):  # base, source and branch
+                catalog.load_table("db.t").inspect.files()
+            reading.append(time.perf_counter() - began)
+        ratios = [one / other for one, other in zip(took, reading, strict=True)]
+    return [result("merge of a table, beside reading its files 3 times", ratios, "×", 1.0, "less", "100 manifests")]

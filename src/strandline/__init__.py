@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from strandline.tables.record import OptionValue, SchemaChange, SchemaDefault, TableRecord, WriteMode
     from strandline.tables.scan import TableFile
     from strandline.tables.statistics import Statistics
-    from strandline.tables.table import Table, WriteResult
+    from strandline.tables.table import RowsChanged, Table, WriteResult
     from strandline.tree.rows import Entry
 
 __version__ = "0.1.0"
@@ -194,6 +194,7 @@ _LAZY = {
     "Upgraded": "strandline.repository.upkeep.upgrade",
     "Writable": "strandline.repository.objects.writable",
     "WriteMode": "strandline.tables.record",
+    "RowsChanged": "strandline.tables.table",
     "WriteResult": "strandline.tables.table",
     "WriterInfo": "strandline.repository.transactions.operators",
     "Writers": "strandline.repository.transactions.operators",
@@ -295,6 +296,7 @@ __all__ = [
     "RepositoryRecord",
     "RequirementFailed",
     "Retention",
+    "RowsChanged",
     "SavedBranch",
     "SavedRepository",
     "SchemaChange",

@@ -53,6 +53,10 @@ SAMPLES: dict[str, Any] = {
     "branch": "work",
     "branches": {"a": 3.0},
     "checksum": "blake3:x",
+    "assignments": {"k": "x"},
+    "closer": lambda: None,
+    "on": "k",
+    "where": "true",
     "columns": None,
     "commit": "main",
     "content": b"x",
@@ -114,7 +118,7 @@ LEFT_OUT = {
 }
 
 
-INTERNAL = ("refuse_doomed", "writing", "stage", "stage_each", "stage_atomically", "facts", "adopt")
+INTERNAL = ("refuse_doomed", "writing", "stage", "stage_each", "stage_atomically", "stage_expecting", "facts", "adopt")
 """What tables and jobs call on a ref, with values that they made themselves; entries have tests of their own."""
 
 

@@ -59,7 +59,7 @@ def expire(
         Stale: others keep changing the tables.
     """
     if older_than is not None and older_than.tzinfo is None:
-        raise UsageError(f"{older_than} has no time zone.", next="Use datetime.now(UTC) and the like.")
+        raise UsageError(f"{older_than} has no time zone.", next="Give a time with a time zone, such as UTC.")
     before = None if older_than is None else int(older_than.astimezone(UTC).timestamp() * 1_000)
     tables = Tables(branch, committer=committer)
     wanted = [_levels(table)] if table is not None else list(all_tables(branch))

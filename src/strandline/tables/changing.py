@@ -43,6 +43,14 @@ def changing(table: Table, what: str, message: str | None, writer: str | None) -
             )
         yield table
         return
+    # a transaction sees what is committed: begun for nothing, it would leave its writer's name behind
+    committed = Table(table.ref._other(table.ref.commit_id), table.path)
+    if not committed.exists() and table.exists():
+        raise UsageError(
+            f"Table {table.path!r} is only staged, and rows are changed of what is committed.",
+            next="Commit it first, or change it in the transaction that writes it.",
+        )
+    committed.record  # noqa: B018 - which says that there is none
     with ref._published(writer, message or what) as transaction:
         yield Table(transaction, table.path)
 

@@ -449,6 +449,8 @@ class Table:
             TableNotFound, UsageError, StorageError: as for `write`.
             Conflict: others changed the same files meanwhile. Nothing was deleted.
         """
+        if where is None:
+            raise UsageError("It is not said which rows go.", next='Give a condition; where="true" deletes all rows.')
         changes = import_module("strandline.tables.changing")
         with changes.changing(self, f"delete rows of {self.path}", message, writer) as table:
             found: RowsChanged = changes.delete_rows(table, where)
