@@ -329,7 +329,13 @@ def _bring_checkpoints(tx: Transaction, spec: Spec, storage: Path, *, anew: bool
     storage.mkdir()
     prefix = f"{ROOT}{spec.name}/"
     for row in [] if anew else tx.list(prefix):
-        target = storage / row.path[len(prefix) :]
+        relative = row.path[len(prefix) :]
+        if {"", ".", ".."} & set(relative.split("/")):
+            raise UsageError(
+                f"{row.path!r} is not the path of a checkpoint.",
+                next="Delete it: whoever may write there must not choose a file of this machine.",
+            )
+        target = storage / relative
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(tx.read(row.path))
 

@@ -23,6 +23,7 @@ import strandline
 import strandline.iceberg
 from strandline.errors import Conflict, Corrupted, MergeConflict, NothingToMerge
 from strandline.iceberg import Catalog, settled
+from strandline.iceberg.row_merging import JOINED
 from strandline.iceberg.tables import Tables
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
@@ -167,7 +168,9 @@ CHANGES: dict[str, Change] = {
 EXCLUDES = [
     {"delete-low", "overwrite-low"},
     {"delete-low"},
+    {"overwrite-low"},
     {"delete-high", "drop-file"},
+    {"drop-file"},
     {"delete-high"},
     {"add-column"},
     {"rename-column"},
@@ -187,7 +190,7 @@ def state(ref: Any) -> dict[str, Any]:
     """All that a user can see of a table, but for ids that are drawn."""
     table = Catalog(ref).load_table(T)
     read = {name: table.scan(snapshot_id=one.snapshot_id).to_arrow().num_rows for name, one in table.refs().items()}
-    hidden = ("gc.enabled", "write.metadata.delete-after-commit.enabled")
+    hidden = ("gc.enabled", "write.metadata.delete-after-commit.enabled", JOINED)
     return {
         "rows": sorted(rows(ref), key=str),
         "columns": [(field.field_id, field.name, str(field.field_type)) for field in table.schema().fields],

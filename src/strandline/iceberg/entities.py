@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from strandline.blob import BlobNotFound
 from strandline.core.iceberg_files import Reach
 from strandline.core.promises import announce_links
-from strandline.errors import AlreadyExists, Corrupted, NotFound, ObjectMissing
+from strandline.errors import AlreadyExists, Corrupted, NotFound, ObjectMissing, UsageError
 from strandline.iceberg import names
 from strandline.iceberg.landing import Plan
 from strandline.iceberg.names import Identifier
@@ -24,6 +24,7 @@ from strandline.iceberg.schemas import Json
 from strandline.iceberg.shapes import encoded
 from strandline.repository.commits.one_shot import entry_of
 from strandline.repository.refs.ref import Ref
+from strandline.repository.transactions.transaction import Transaction
 from strandline.results.rows import ObjectInfo
 from strandline.tree.rows import column
 
@@ -260,6 +261,11 @@ class Entities(Namespaces):
             ObjectMissing: some of it is being collected.
             Corrupted: it refers to something that cannot be read.
         """
+        if isinstance(self._ref, Transaction):
+            raise UsageError(
+                "Metadata that only lies in the lake is registered on a branch: an open transaction would not keep it.",
+                next="Register it on the branch, or write the table in the transaction.",
+            )
         stores = self._core.stores
         found = {key for part in Reach(stores.trees.blobs).from_metadata([place]) for key in part}
         announce_links(stores, sorted(found))

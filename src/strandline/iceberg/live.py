@@ -241,7 +241,8 @@ def removed_by(blobs: BlobStore, snapshot: Json) -> set[FileId]:
         return found
     number = snapshot["snapshot-id"]
     for one in read_file(blobs, snapshot["manifest-list"]).records:
-        if one.get("added_snapshot_id") == number and one.get("deleted_files_count", 1) != 0:
+        is_data = (one.get("content") or DATA) == DATA
+        if is_data and one.get("added_snapshot_id") == number and one.get("deleted_files_count", 1) != 0:
             for entry in read_file(blobs, one["manifest_path"]).records:
                 if entry["status"] == DELETED and entry.get("snapshot_id") in (None, number):
                     found.add(id_of(blobs, entry["data_file"]))

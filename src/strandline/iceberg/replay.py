@@ -28,7 +28,8 @@ from strandline.iceberg.live import (
     avro_bytes,
     head_of,
 )
-from strandline.iceberg.merging import Step, TableMerge
+from strandline.iceberg.merging import TableMerge
+from strandline.iceberg.row_merging import JOINED, JOINED_MAX, SOURCES, Step
 from strandline.iceberg.schemas import Json
 from strandline.iceberg.updates import apply, log_max
 
@@ -47,6 +48,10 @@ _UPGRADES = (
     ("sequence_number", ["null", "long"], 3),
     ("file_sequence_number", ["null", "long"], 4),
 )
+
+
+_FIRST_ROW = {"name": "first_row_id", "type": ["null", "long"], "default": None, "field-id": 142}
+_FIRST_ROW_OF_MANIFEST = {"name": "first_row_id", "type": ["null", "long"], "default": None, "field-id": 520}
 
 
 @dataclass(slots=True)
@@ -75,7 +80,7 @@ def merged_table(
         now_ms: milliseconds since 1970 UTC.
     """
     made = Made(ours)
-    table = ours
+    table = ours if plan.shaped is None else plan.shaped
     if plan.snapshots:
         table = _with_snapshots(table, plan.snapshots)
     updates = list(plan.updates)
@@ -91,9 +96,16 @@ def merged_table(
             "type": "branch",
             "snapshot-id": snapshot["snapshot-id"],
         }
-        table = apply(table, [{"action": "add-snapshot", "snapshot": snapshot}, move], now_ms)
+        joined = {"action": "set-properties", "updates": {JOINED: _joined(table, step)}}
+        table = apply(table, [{"action": "add-snapshot", "snapshot": snapshot}, move, joined], now_ms)
     made.metadata = _logged(table, ours, previous) if table is not ours else ours
     return made
+
+
+def _joined(table: Json, step: Step) -> str:
+    """The property that says, after snapshots have expired, which ones of other branches the table has."""
+    held = str((table.get("properties") or {}).get(JOINED, "")).split(",")
+    return ",".join([*(text for text in held if text), *map(str, step.sources)][-JOINED_MAX:])
 
 
 def _with_snapshots(table: Json, snapshots: list[Json]) -> Json:
@@ -130,7 +142,7 @@ class _Writer:
         version = table["format-version"]
         sequence = table.get("last-sequence-number", 0) + 1 if version > 1 else 0
         removed = self._live.remove(set(step.removed))
-        listed = [self._rewritten(one, gone, number, sequence) for one, gone in removed]
+        listed = [self._rewritten(_upgraded(one, version), gone, number, sequence) for one, gone in removed]
         kept = self._live.untouched
         fresh = self._added(step.added, number, sequence, version)
         first_row, added_rows = int(table.get("next-row-id") or 0), 0
@@ -146,7 +158,7 @@ class _Writer:
             header["parent-snapshot-id"] = str(parent)
         if version > 1:
             header["sequence-number"] = str(sequence)
-        self._files[key] = avro_bytes([one.listed for one in manifests], self._list_schema(), header)
+        self._files[key] = avro_bytes([one.listed for one in manifests], self._list_schema(version), header)
         summary = self._summary(step, removed)
         self._live.stand(manifests, step.added)
         made: Json = {
@@ -167,11 +179,13 @@ class _Writer:
     def _new_key(self, name: str) -> str:
         return f"{self._folder}/metadata/{name}-{names.new_uuid()}.avro"
 
-    def _list_schema(self) -> Json:
+    def _list_schema(self, version: int) -> Json:
         """The schema of the list with more fields: one side's may be of an older version of the format."""
         lists = [one.listing for one in (self._plan.ours, self._plan.theirs) if one.listing is not None]
-        schema = max((one.schema for one in lists), key=lambda one: len(one["fields"]))
-        return _plain(schema)
+        schema = _plain(max((one.schema for one in lists), key=lambda one: len(one["fields"])))
+        if version >= ROW_LINEAGE_VERSION and not any(one["name"] == "first_row_id" for one in schema["fields"]):
+            schema = {**schema, "fields": [*schema["fields"], _FIRST_ROW_OF_MANIFEST]}
+        return schema
 
     def _rewritten(self, manifest: Manifest, gone: set[int], number: int, sequence: int) -> Manifest:
         """A manifest of the branch without some of its files, which it says are deleted."""
@@ -231,6 +245,7 @@ class _Writer:
         gone = [one.file.records[at]["data_file"] for one, places in removed for at in places]
         added = [one.file for one in step.added]
         summary: dict[str, str] = {**kept, "operation": _operation(step, added, gone)}
+        summary[SOURCES] = ",".join(map(str, step.sources[:JOINED_MAX]))
         if step.source is not None:
             summary["source-snapshot-id"] = str(step.source["snapshot-id"])
         for word, files in (("added", added), ("deleted", gone)):
@@ -321,7 +336,9 @@ def _upgraded(manifest: Manifest, version: int) -> Manifest:
     """A manifest whose schema has the fields of a newer version of the format: the table was upgraded since."""
     schema = manifest.file.schema
     have = {one["name"] for one in schema["fields"]}
-    if version == 1 or {name for name, _, _ in _UPGRADES} <= have:
+    inside_have = {one["name"] for one in _data_file(schema)["fields"]}
+    needs_rows = version >= ROW_LINEAGE_VERSION and "first_row_id" not in inside_have
+    if version == 1 or ({name for name, _, _ in _UPGRADES} <= have and not needs_rows):
         return manifest
     fields = []
     for one in schema["fields"]:
@@ -329,6 +346,7 @@ def _upgraded(manifest: Manifest, version: int) -> Manifest:
             own = one["type"]["fields"]
             kind = {"name": "content", "type": "int", "default": 0, "field-id": 134}
             inside = own if any(held["name"] == "content" for held in own) else [kind, *own]
+            inside = [*inside, _FIRST_ROW] if needs_rows else inside
             one = {**one, "type": {**one["type"], "fields": inside}}
         fields.append(one)
     more = [
@@ -336,14 +354,25 @@ def _upgraded(manifest: Manifest, version: int) -> Manifest:
         for name, kind, id in _UPGRADES
         if name not in have
     ]
-    metadata = {**manifest.file.metadata, "format-version": "2", "content": "data"}
+    content = "deletes" if manifest.listed.get("content") else "data"
+    metadata = {**manifest.file.metadata, "format-version": str(version), "content": content}
+    next_row = manifest.listed.get("first_row_id")
     for entry in manifest.file.records:
-        entry["data_file"].setdefault("content", DATA)
+        data = entry["data_file"]
+        data.setdefault("content", DATA)
+        if needs_rows and entry["status"] != DELETED:
+            data["first_row_id"] = next_row
+            next_row = None if next_row is None else next_row + data["record_count"]
     file = manifest.file
     return Manifest(
         manifest.listed,
         AvroFile(file.key, file.records, {**schema, "fields": [*fields[:2], *more, *fields[2:]]}, metadata, file.codec),
     )
+
+
+def _data_file(schema: Json) -> Json:
+    kind: Json = next(one["type"] for one in schema["fields"] if one["name"] == "data_file")
+    return kind
 
 
 def _plain(schema: Json) -> Json:

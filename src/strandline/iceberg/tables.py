@@ -69,6 +69,7 @@ class Tables(Entities):
         check_request(request)
         self._refuse_places(request.get("properties") or {})
         key = names.new_table_key()
+        self._landing.now()  # a client that stages a creation where nothing can be written would write files for it
         made = new_table(request, names.new_uuid(), self._location(key), self._now_ms())
         _force(made)
         if stages:
@@ -185,10 +186,14 @@ class Tables(Entities):
         """
         table = names.check_identifier(identifier)
         key, place = self._own_metadata(location)
-        made = self._read(place, table)
-        self._announce(place)
+        made: Json | None = None
 
         def decide(head: Ref) -> Plan:
+            nonlocal made
+            if made is None:  # after a repetition was looked for: its source may be gone by then
+                made = self._read(place, table)
+                self._refuse_places(made.get("properties") or {})
+                self._announce(place)
             found = head.find(names.pointer_of(table)) if overwrite else None
             plan = self._plan(f"register table {names.shown(table)}", table)
             if found is None:

@@ -69,6 +69,8 @@ class _Creation(_Shape):
 def check_view(metadata: Any) -> None:
     """Raise `BadUpdate` unless this is the metadata of a view, as far as it is read here."""
     check_shape(metadata, _View, "The metadata")
+    if metadata["current-version-id"] not in {one["version-id"] for one in metadata["versions"]}:
+        raise BadArgument("The metadata names a current version that is not there.")
 
 
 def new_view(request: Json, uuid: str, location: str, now_ms: int) -> Json:
@@ -115,6 +117,7 @@ class _Building:
             "properties": {},
             **(base or {}),
         }
+        self.data["properties"] = self.data["properties"] or {}
         self.before = base
         self.now_ms = now_ms
         self.last_schema: int | None = None
@@ -161,7 +164,7 @@ def _add_version(view: _Building, update: Json) -> None:
         number = view.last_schema
     if number not in {one["schema-id"] for one in view.data["schemas"]}:
         raise BadArgument(f"The view has no schema {number}.")
-    dialects = [one.get("dialect", "").lower() for one in version["representations"] if one["type"] == "sql"]
+    dialects = [(one.get("dialect") or "").lower() for one in version["representations"] if one["type"] == "sql"]
     if twice := sorted({one for one in dialects if dialects.count(one) > 1}):
         raise BadArgument(f"Invalid view version: Cannot add multiple queries for dialect {twice[0][:40]}.")
     made = {**version, "schema-id": number}
@@ -265,7 +268,7 @@ def _refuse_lost_dialects(view: _Building) -> None:
 
 
 def _dialects(version: Json) -> set[str]:
-    return {one.get("dialect", "").lower() for one in version["representations"]}
+    return {(one.get("dialect") or "").lower() for one in version["representations"]}
 
 
 def _forget_old(view: _Building) -> None:

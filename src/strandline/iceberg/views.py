@@ -86,10 +86,13 @@ class Views(Entities):
         """
         view = self._checked(identifier)
         key, place = self._own_metadata(location)
-        made = self._read(place, view)
-        self._announce(place)
+        made: Json | None = None
 
         def decide(head: Ref) -> Plan:
+            nonlocal made
+            if made is None:  # as for tables
+                made = self._read(place, view)
+                self._announce(place)
             self._refuse_taken(head, view)
             plan = self._plan(f"register view {names.shown(view)}", view)
             plan.result = self._put_view(plan, view, {**made, "location": self._location(key)}, None, key)

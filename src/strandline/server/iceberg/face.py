@@ -67,7 +67,9 @@ class IcebergFace(Face[IcebergOperation, IcebergCall]):
         if operation.needs is None:
             self._known(exchange, operation, parameters, None)
             return
-        if b"authorization" not in request.headers:  # nor cookies: a page of another site could make a browser send one
+        if not request.headers.get(
+            b"authorization"
+        ):  # nor cookies: a page of another site could make a browser send one
             raise NotAuthenticated("The request shows no token.", next="Give the catalog a credential or a token.")
         services = self._services
         principal = services.verifier.remembered(request) if services.verifier.is_fresh else None
@@ -111,10 +113,13 @@ class IcebergFace(Face[IcebergOperation, IcebergCall]):
             call.body = body
             self._run(exchange, operation, call, is_small=True)
 
-        if len(data) > DECODED_HERE_MAX_BYTES:  # the others would wait for it
-            self._later(exchange, self._services.work, read, understood, call.principal_name)
-        else:
-            self._guarded(exchange, lambda: understood(read()))
+        def step() -> None:
+            if len(data) > DECODED_HERE_MAX_BYTES:  # the others would wait for it
+                self._later(exchange, self._services.work, read, understood, call.principal_name)
+            else:
+                understood(read())
+
+        self._guarded(exchange, step)
 
     def _worth_waiting_s(self, operation: IcebergOperation, call: IcebergCall, error: BaseException) -> float:
         is_patient = operation.waits and isinstance(error, RangeLocked)

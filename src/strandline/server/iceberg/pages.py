@@ -33,8 +33,9 @@ def page(found: Sequence[Name], query: Paged) -> tuple[Sequence[Name], str | Non
     """Those of a page, and the token of the next one; None after the last.
 
     Args:
-        found: all names, in their order.
+        found: all names.
     """
+    found = sorted(found)  # paths lie in another order: that of "a-b/" before "a/"
     if query.page_token is None and query.page_size is None:
         return found, None
     after = _read(query.page_token or "")
