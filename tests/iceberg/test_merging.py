@@ -388,6 +388,38 @@ def test_cherry_pick_and_revert_know_tables(lake: Lake) -> None:
     assert repository.fsck().is_sound
 
 
+def test_rows_that_a_cherry_pick_brought_and_the_branch_deleted_stay_deleted(lake: Lake) -> None:
+    _, main = started(lake, 2)
+    dev = main.create_branch("dev")
+    Catalog(dev).load_table(T).append(some(21))
+    picked = dev.commit_id
+    Catalog(main).load_table(T).append(some(31))
+    main.cherry_pick(picked)
+    Catalog(main).load_table(T).delete("k = 21")
+    Catalog(dev).load_table(T).append(some(22))
+    main.merge("dev")
+    assert keys(main) == [1, 2, 3, 11, 12, 13, 22, 31]
+
+
+def test_what_was_brought_as_one_and_deleted_in_part_is_not_guessed_at(lake: Lake) -> None:
+    """The branch has picked and deleted one of two changes that another branch got in one snapshot of a merge."""
+    _, main = started(lake, 2)
+    dev, third = main.create_branch("dev"), main.create_branch("third")
+    Catalog(dev).load_table(T).append(some(21))
+    picked = dev.commit_id
+    Catalog(dev).load_table(T).append(some(22))
+    Catalog(dev).load_table(T).delete("k = 1")  # so that a merge makes one snapshot of all
+    Catalog(third).load_table(T).append(some(41))
+    third.merge("dev")
+    Catalog(main).load_table(T).append(some(31))
+    main.cherry_pick(picked)
+    Catalog(main).load_table(T).delete("k = 21")
+    before = main.commit_id
+    with pytest.raises(MergeConflict, match="cannot be told which"):
+        main.merge("third")
+    assert main.commit_id == before
+
+
 def test_tables_that_are_not_the_same(lake: Lake) -> None:
     _, main = started(lake, 2)
     dev = main.create_branch("dev")

@@ -89,7 +89,7 @@ def settle_table(
     for one, before in others:
         sides[0] = _both_bases(blobs, sides[0], one, before)
     found.theirs, found.ours = sides[1], sides[2]
-    found.steps = steps_of(blobs, (base, theirs, ours), sides)
+    found.steps = steps_of(blobs, (base, theirs, ours), sides, [one for one, _ in others if one is not None])
     return found
 
 

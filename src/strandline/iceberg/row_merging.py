@@ -67,18 +67,21 @@ class _Changes:
         return not (self.removed or self.attached or self.detached)
 
 
-def steps_of(blobs: BlobStore, tables: Sequence[Json], sides: Sequence[Live]) -> list[Step]:
+def steps_of(
+    blobs: BlobStore, tables: Sequence[Json], sides: Sequence[Live], others: Sequence[Json] = ()
+) -> list[Step]:
     """The snapshots that bring the source's changes onto the branch.
 
     Args:
         tables, sides: base, source and branch: their metadata, and what they consist of.
+        others: the table in the other common ancestors of a criss-cross history.
 
     Raises:
         Clash: both sides have changed rows of the same files, or it cannot be told.
     """
     base, theirs, ours = tables
     source, branch = sides[1], sides[2]
-    before = _known_base(tables, sides)
+    before = _known_base(tables, sides, others)
     theirs_did, ours_did = _changes(before, source), _changes(before, branch)
     _refuse_equality(theirs_did, ours_did)
     chain = _chain(base, theirs)
@@ -131,24 +134,40 @@ def known_to(table: Json) -> set[int]:
     }
 
 
-def _known_base(tables: Sequence[Json], sides: Sequence[Live]) -> Live:
+def _known_base(tables: Sequence[Json], sides: Sequence[Live], others: Sequence[Json]) -> Live:
     """The base, and the files since that both sides have got: where one does not have them now, it took them away.
 
-    What the base itself had known and given up does not count: a side that has it has brought it back.
+    What the common ancestors had known and given up does not count: a side that has it has brought it back.
     """
     base, source, branch = sides
-    before, theirs, ours = (known_to(one) for one in tables)
+    before = {number for one in (tables[0], *others) for number in known_to(one)}
+    theirs, ours = (known_to(one) - before for one in tables[1:])
     data, deletes = dict(base.data), dict(base.deletes)
     for side, other, know, ids in (
-        (source, branch, ours - before, _ids(tables[1])),
-        (branch, source, theirs - before, _ids(tables[2])),
+        (source, branch, ours, _ids(tables[1])),
+        (branch, source, theirs, _ids(tables[2])),
     ):
-        for held, files, others in ((data, side.data, other.data), (deletes, side.deletes, other.deletes)):
+        known = {number: _is_known(number, found - before, know) for number, found in ids.items()}
+        for held, files, rest in ((data, side.data, other.data), (deletes, side.deletes, other.deletes)):
             for key, one in files.items():
                 number = one.entry["snapshot_id"]
-                if key in others or ids.get(number, {number}) & know:
+                is_known = known.get(number, number in know)
+                if key in rest or is_known:
                     held.setdefault(key, one)
+                elif is_known is None and key not in held:
+                    raise Clash(
+                        f"one side has a part of what snapshot {number} of the other one brought by a merge, and it "
+                        "cannot be told which of the missing rows it deleted"
+                    )
     return Live(data=data, deletes=deletes)
+
+
+def _is_known(number: int, stands_for: set[int], known: set[int]) -> bool | None:
+    """Whether a side has got the changes of a snapshot of the other; None if it has got some of what that stands for."""
+    sources = stands_for - {number}
+    if number in known or (sources and sources <= known):
+        return True
+    return None if sources & known else False
 
 
 def _changes(base: Live, side: Live) -> _Changes:
