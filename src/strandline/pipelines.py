@@ -31,7 +31,7 @@ from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.transactions.transaction import Transaction
 from strandline.server.embedded import Catalog, serve_catalog
-from strandline.spark.session import iceberg_package, iceberg_settings
+from strandline.spark.session import iceberg_package, iceberg_settings, s3_packages, store_settings
 
 ROOT = "pipelines/"
 FIELDS = ("name", "storage", "catalog", "database", "schema", "configuration", "libraries")
@@ -199,7 +199,8 @@ def _run(lake: Lake, branch: Branch, job: _Job) -> PipelineResult:
         _bring_checkpoints(tx, spec, storage, anew=options.full_refresh_all)
         _make_database(tx, spec)
         warehouse = f"{branch._core.name}/{branch.name}@tx={writer}"
-        _configure(folder, spec, serve_catalog(lake), warehouse, options)
+        store = store_settings(lake._settings.blob)
+        _configure(folder, spec, serve_catalog(lake), warehouse, options, store)
         own = _written(spec, storage)
         try:
             code = _call([job.program, "run", "--spec", str(own), *options.refreshes], folder)
@@ -246,7 +247,9 @@ def _written(spec: Spec, storage: Path) -> Path:
     return own
 
 
-def _configure(folder: Path, spec: Spec, served: Catalog, warehouse: str, options: PipelineOptions) -> None:
+def _configure(
+    folder: Path, spec: Spec, served: Catalog, warehouse: str, options: PipelineOptions, store: Mapping[str, str]
+) -> None:
     """Write the settings of Spark; those of the environment's own configuration stay."""
     place = folder / "conf"
     inherited = os.environ.get("SPARK_CONF_DIR")
@@ -254,12 +257,19 @@ def _configure(folder: Path, spec: Spec, served: Catalog, warehouse: str, option
         shutil.copytree(inherited, place)
     else:
         place.mkdir()
+    own = options.settings.get("spark.jars.packages", "")
+    packages = [iceberg_package(), *(s3_packages() if store else ()), *([own] if own else ())]
     settings = {
         **iceberg_settings({spec.catalog: warehouse}, served.uri, served.token),
-        **({"spark.jars.packages": iceberg_package()} if options.packages else {}),
+        **({"spark.jars.packages": ",".join(packages)} if options.packages else {}),
+        **store,
         "spark.ui.enabled": "false",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
-        **options.settings,
+        **{
+            name: value
+            for name, value in options.settings.items()
+            if not options.packages or name != "spark.jars.packages"
+        },
     }
     file = place / "spark-defaults.conf"
     held = file.read_text() if file.exists() else ""

@@ -17,9 +17,9 @@ from strandline.iceberg.tables import Tables
 from strandline.server.auth.tokens import Tokens
 from strandline.server.iceberg import face
 from strandline.server.iceberg.operation import IcebergOperation
+from strandline.server.iceberg.prefixes import Warehouse, warehouse_at, warehouse_of
 from strandline.server.iceberg.replies import status_and_type
 from strandline.server.iceberg.table import OPERATIONS
-from strandline.server.iceberg.warehouses import Warehouse, warehouse_at, warehouse_of
 from strandline.server.messages import Response
 from strandline.server.operation import KNOWN
 from strandline.server.refusals import BadRequest
@@ -124,6 +124,9 @@ def test_the_configuration(server: Inside) -> None:
         assert "HEAD /v1/{prefix}/namespaces/{namespace}/views/{view}" in got["endpoints"]
         assert "POST /v1/{prefix}/transactions/commit" in got["endpoints"]
         assert not [one for one in got["endpoints"] if "oauth" in one or "{repository}" in one or "{name}" in one]
+        status, got, _ = _read(await server.ask("GET", "/iceberg/v1/config?warehouse=repo/main%2Bstaged"))
+        assert status == 200
+        assert "idempotency-key-lifetime" not in got  # repetitions of what is staged are not recognised
         for wrong, expected in (
             ("repo/nothing", (404, "NoSuchWarehouseException")),
             ("nothing/main", (404, "NoSuchWarehouseException")),
@@ -391,6 +394,32 @@ def test_a_refusal_says_that_nothing_happened_and_only_then(error: Any, expected
     assert status_and_type(error, is_commit=True, changes=True) == expected
     if expected[0] == 500:
         assert status_and_type(error, is_commit=False, changes=False) == (503, "ServiceUnavailableException")
+
+
+def test_what_is_published_and_cannot_be_read_back_keeps_its_files(
+    server: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the swap the branch names the metadata: an error from then on must not lead to its deletion."""
+
+    async def test() -> None:
+        client = Client(server)
+        await client.table()
+
+        def lost(*_: Any) -> Any:
+            raise StoreUnavailable("The store does not answer.", happened="no")
+
+        with monkeypatch.context() as patched:
+            patched.setattr("strandline.iceberg.landing._holds", lost)
+            headers = {"Idempotency-Key": "01234567-89ab-7def-8123-456789abcdef"}
+            body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"x": "1"}}]}
+            answer = await client.ask("POST", "namespaces/db/tables/t", body, headers=headers)
+            assert kind_of(answer) == (500, "CommitStateUnknownException")
+        again = await client.ask("POST", "namespaces/db/tables/t", body, headers=headers)
+        assert again[0] == 200
+        assert again[1]["metadata"]["properties"]["x"] == "1"
+        assert server.lake.repository("repo").fsck().is_sound
+
+    run(test())
 
 
 def test_a_lost_reply_is_never_a_conflict(server: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -730,7 +759,11 @@ CASES: dict[str, tuple[list[tuple[str, str]], Any]] = {
     "loadTable": ([("fs:ReadObject", "tables/db/t/_iceberg.metadata.json")], None),
     "tableExists": ([("fs:ReadObject", "tables/db/t/_iceberg.metadata.json")], None),
     "updateTable": (
-        [("fs:WriteObject", "tables/db/t/_iceberg.metadata.json"), ("commit", "")],
+        [
+            ("fs:ReadObject", "tables/db/t/_iceberg.metadata.json"),
+            ("fs:WriteObject", "tables/db/t/_iceberg.metadata.json"),
+            ("commit", ""),
+        ],
         {"requirements": [], "updates": [{"action": "set-properties", "updates": {"x": "1"}}]},
     ),
     "dropTable": ([("fs:DeleteObject", "tables/db/t/_iceberg.metadata.json"), ("commit", "")], None),
@@ -768,7 +801,11 @@ CASES: dict[str, tuple[list[tuple[str, str]], Any]] = {
     "loadView": ([("fs:ReadObject", "tables/db/t/_iceberg.view.json")], None),
     "viewExists": ([("fs:ReadObject", "tables/db/t/_iceberg.view.json")], None),
     "replaceView": (
-        [("fs:WriteObject", "tables/db/t/_iceberg.view.json"), ("commit", "")],
+        [
+            ("fs:ReadObject", "tables/db/t/_iceberg.view.json"),
+            ("fs:WriteObject", "tables/db/t/_iceberg.view.json"),
+            ("commit", ""),
+        ],
         {"updates": [{"action": "set-properties", "updates": {"x": "1"}}]},
     ),
     "dropView": ([("fs:DeleteObject", "tables/db/t/_iceberg.view.json"), ("commit", "")], None),
@@ -844,6 +881,22 @@ def test_who_may_do_what(operation: IcebergOperation, server: Inside) -> None:
                 assert writes(server) == before
             else:
                 assert got.status not in (401, 403), (who, body_of(got))
+
+    run(test())
+
+
+@pytest.mark.parametrize("end", ["", "+staged", "%2Bstaged", "%20staged"])
+def test_a_branch_is_judged_however_its_warehouse_is_written(end: str, server: Inside) -> None:
+    async def test() -> None:
+        await Client(server).table()
+        denial = _statement(("fs:WriteObject", "*"), "deny", branch="main")
+        server.directory.create_policy("not-main", (denial,))
+        login = server.user("elsewhere", "FSFullAccess", "not-main")
+        before = writes(server)
+        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"x": "1"}}]}
+        got = await Client(server, f"repo/main{end}", login).ask("POST", "namespaces/db/tables/t", body)
+        assert got[0] == 403
+        assert writes(server) == before
 
     run(test())
 

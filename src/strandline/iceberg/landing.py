@@ -15,7 +15,7 @@ from strandline.branch.rules.lock_rules import refuse_quarantined
 from strandline.branch.rules.ranges import Range
 from strandline.branch.rules.record import BranchRecord
 from strandline.core.physical import iceberg_part
-from strandline.errors import Conflict, NotAllowed
+from strandline.errors import Conflict, NotAllowed, OutcomeUnknown, StrandlineError
 from strandline.iceberg.refusals import Reused
 from strandline.ids import CommitId, prefix_end
 from strandline.repository.branch import Branch
@@ -180,11 +180,15 @@ class OnHead(_OfBranch):
         if once is None:
             return "done"
         state = self._at_commit(made.id)
-        for path, entry in plan.changes.items():
-            found = state.find(path)
-            if entry is not None and (found is None or found.physical_address != entry.physical_address):
-                return state  # the addresses are this plan's own: what stands there was published before
-        return "done"
+        try:
+            is_own = all(entry is None or _holds(state, path, entry) for path, entry in plan.changes.items())
+        except StrandlineError as error:  # it is published: whatever is said now, its files must stay
+            raise OutcomeUnknown(
+                f"Commit {made.id[:12]} has this change, and could not be read back: {error.what}",
+                safe="It is published, by this call or by one with the same token before.",
+                next="Repeat the call: it finds that out.",
+            ) from error
+        return "done" if is_own else state  # the addresses are this plan's own: what else stands there was before it
 
 
 class AmongStaged(_OfBranch):
@@ -223,6 +227,11 @@ class InTransaction(Landing):
 
     def land(self, plan: Plan, draft: Draft) -> Landed:
         return _staged(self._transaction, plan)
+
+
+def _holds(state: Ref, path: str, entry: Entry) -> bool:
+    found = state.find(path)
+    return found is not None and found.physical_address == entry.physical_address
 
 
 def _staged(place: Writable, plan: Plan) -> Landed:

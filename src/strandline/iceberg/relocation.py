@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from strandline.blob import BlobStore
 from strandline.core.iceberg_files import avro, key_in, key_of
 from strandline.core.physical import ICEBERG_ROOT
+from strandline.errors import UsageError
 from strandline.iceberg.names import table_key_of
 from strandline.iceberg.schemas import Json
 from strandline.parallel import in_parallel
@@ -88,6 +89,7 @@ def relocate(blobs: BlobStore, place: Place, progress: Progress = no_progress) -
 
     Raises:
         StorageError: a store does not answer, or holds a file that cannot be read.
+        UsageError: a table has position deletes in a format that cannot be written anew.
     """
     return _Relocation(blobs, place, progress).run()
 
@@ -118,7 +120,7 @@ class _Relocation:
     def run(self) -> Relocated:
         # the sizes of all: a run that broke off has written some manifests anew, and not the lists with their sizes
         self._sizes = {one.key: one.size for page in self._blobs.list_pages(f"{ICEBERG_ROOT}/") for one in page}
-        keys = [key for key in self._sizes if key.endswith(".avro")]
+        keys = [key for key in self._sizes if key.endswith(".avro") and "/metadata/" in key]  # data may be in Avro too
         lists: list[str] = []
         for done, (key, is_list) in enumerate(zip(keys, in_parallel(self._manifest, keys), strict=True)):
             self._progress("writing manifests", done, len(keys))
@@ -147,7 +149,13 @@ class _Relocation:
             if (referenced := file.get("referenced_data_file")) is not None:
                 file["referenced_data_file"] = self._here(referenced)
             is_position_delete = file.get("content") == POSITION_DELETES
-            if is_position_delete and after != before and file.get("file_format", "").upper() == "PARQUET":
+            kind = file.get("file_format", "").upper()
+            if is_position_delete and after != before and kind in ("AVRO", "ORC"):
+                raise UsageError(
+                    f"Position deletes in {kind} cannot be written anew: {after!r}.",
+                    next="Move the lake back, let Spark rewrite the table's position deletes, and move it again.",
+                )
+            if is_position_delete and after != before and kind == "PARQUET":
                 self._position_deletes(file)
         if is_changed:
             self._write(read)
@@ -198,6 +206,9 @@ class _Relocation:
         self._put(one.key, out.getvalue())
 
     def _put(self, key: str, data: bytes) -> None:
+        folder, _, name = key.rpartition("/")
+        if (checksum := f"{folder}/.{name}.crc") in self._sizes:  # Hadoop's, of what was there before
+            self._blobs.delete_many([checksum])
         self._blobs.put(key, data)
         self._sizes[key] = len(data)
         self._written += 1

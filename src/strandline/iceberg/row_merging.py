@@ -163,7 +163,7 @@ def _known_base(tables: Sequence[Json], sides: Sequence[Live], others: Sequence[
 
 
 def _is_known(number: int, stands_for: set[int], known: set[int]) -> bool | None:
-    """Whether a side has got the changes of a snapshot of the other; None if it has got some of what that stands for."""
+    """Whether a side has got the changes of a snapshot of the other; None if it has some of what that stands for."""
     sources = stands_for - {number}
     if number in known or (sources and sources <= known):
         return True

@@ -64,8 +64,7 @@ def configure(
     """
     settings: dict[str, str] = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
     url = lake._settings.blob if isinstance(lake, Lake) else lake or ""
-    parts = urlsplit(url)
-    is_s3 = parts.scheme in ("s3", "s3a")
+    is_s3 = urlsplit(url).scheme in ("s3", "s3a")
     wanted = [*(s3_packages() if is_s3 else ()), *([f"org.apache.spark:spark-avro_2.13:{_extras()}"] if avro else ())]
     if catalogs:
         if not isinstance(lake, Lake):
@@ -78,7 +77,7 @@ def configure(
     if packages and wanted:
         settings["spark.jars.packages"] = ",".join(wanted)
     if is_s3:
-        settings |= COMMITTERS | _s3_settings(parts.netloc, parts.query)
+        settings |= store_settings(url)
     for name, value in settings.items():
         builder.config(name, value)
     return builder
@@ -133,6 +132,12 @@ def iceberg_package() -> str:
             next=f"Use Spark {', '.join(sorted(ICEBERG_RUNTIMES))}, or packages=False with a runtime of your own.",
         )
     return f"org.apache.iceberg:iceberg-spark-runtime-{version}_2.13:{ICEBERG_RUNTIMES[version]}"
+
+
+def store_settings(url: str) -> dict[str, str]:
+    """How a Spark session reaches an object store, and commits to it; credentials come from the environment."""
+    parts = urlsplit(url)
+    return COMMITTERS | _s3_settings(parts.netloc, parts.query) if parts.scheme in ("s3", "s3a") else {}
 
 
 def _s3_settings(bucket: str, query: str) -> dict[str, str]:

@@ -74,7 +74,9 @@ class Files:
         at = np.flatnonzero(pc.match_substring(keys, ".txn-").to_numpy(zero_copy_only=False)) + place.start
         found: defaultdict[str, list[int]] = defaultdict(list)
         for position, key in zip(at.tolist(), self.keys.take(pa.array(at)).to_pylist(), strict=True):
-            found[key.split("/", 3)[2]].append(position)
+            parts = key.split("/", 3)
+            if len(parts) > 3:  # else somebody put it there
+                found[parts[2]].append(position)
         return {part: np.array(positions, np.int64) for part, positions in found.items()}
 
     def below(self, prefix: str, end: str | None) -> slice:

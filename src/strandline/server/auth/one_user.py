@@ -25,7 +25,7 @@ class OneUser(Verifier):
 
     def __init__(self, directory: Directory, tokens: Tokens, clock: Clock, token: Secret, name: str) -> None:
         super().__init__(directory, tokens, clock)
-        self._token_shown = b"Bearer " + token.reveal().encode()
+        self._token_shown = token.reveal().encode()
         self._principal_shown = Principal(name, "", Rules(name, POLICIES["FSFullAccess"]), Secret(""), b"", steady_s())
 
     @property
@@ -40,8 +40,9 @@ class OneUser(Verifier):
         return True
 
     def remembered(self, request: Request) -> Principal | None:
-        shown = request.headers.get(b"authorization", b"")
-        return self._principal_shown if hmac.compare_digest(shown, self._token_shown) else None
+        kind, _, shown = request.headers.get(b"authorization", b"").partition(b" ")
+        is_shown = hmac.compare_digest(shown.strip(), self._token_shown) and kind.lower() == b"bearer"
+        return self._principal_shown if is_shown else None
 
     def verify(self, request: Request) -> Principal:
         found = self.remembered(request)

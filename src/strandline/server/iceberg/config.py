@@ -8,8 +8,9 @@ import msgspec
 
 from strandline.iceberg.publishing import store_properties
 from strandline.server.iceberg.operation import IcebergCall, IcebergOperation
+from strandline.server.iceberg.prefixes import warehouse_of
 from strandline.server.iceberg.replies import json
-from strandline.server.iceberg.warehouses import place_of, warehouse_of
+from strandline.server.iceberg.warehouses import knows_repetitions, place_of
 from strandline.server.messages import Response
 from strandline.server.operation import KNOWN
 
@@ -41,8 +42,7 @@ def config_of(rows: Callable[[], Sequence[IcebergOperation]]) -> IcebergOperatio
             "defaults": {**DEFAULTS, **store_properties(place._core)},
             "overrides": {"prefix": warehouse.prefix},
             "endpoints": [row.endpoint for row in rows() if row.is_listed],
-            "idempotency-key-lifetime": KEYS_KEPT,
         }
-        return json(body)
+        return json(body | ({"idempotency-key-lifetime": KEYS_KEPT} if knows_repetitions(warehouse, place) else {}))
 
     return IcebergOperation("getConfig", "GET", "config", config, KNOWN, query=Wanted, is_listed=False)

@@ -11,6 +11,7 @@ import msgspec
 from strandline.iam.policy import Needs
 from strandline.iceberg import names
 from strandline.iceberg.names import Identifier
+from strandline.server.iceberg.prefixes import Warehouse, warehouse_at
 from strandline.server.messages import Response
 from strandline.server.operation import AnyCall, Cost, NoQuery, object_arn
 from strandline.server.refusals import BadRequest
@@ -44,8 +45,14 @@ class IcebergCall(AnyCall):
         return self.path.get("repository", "")
 
     @property
+    def warehouse(self) -> Warehouse:
+        """What the prefix means; raises `BadRequest` if it means nothing."""
+        return warehouse_at(self.repository, self.path["ref"])
+
+    @property
     def named_branch(self) -> str:
-        return self.path.get("ref", "").partition("+")[0].partition("@tx=")[0]
+        """The branch that policies judge: the very one that is used, however the prefix was written."""
+        return self.warehouse.ref if "ref" in self.path else ""
 
     @property
     def namespace(self) -> Identifier:
@@ -63,7 +70,7 @@ class IcebergCall(AnyCall):
 
     def permit_commit(self) -> None:
         """Raise `Forbidden` unless the caller may commit to the branch, as each change of the catalog does."""
-        if "+" not in self.path["ref"]:
+        if not self.warehouse.stages:
             self.permit("fs:CreateCommit", f"arn:lakefs:fs:::repository/{self.repository}/branch/{self.named_branch}")
 
     def permit_write(self, *paths: str) -> None:

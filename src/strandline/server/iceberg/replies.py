@@ -23,10 +23,11 @@ from strandline.errors import (
     StoreUnavailable,
     StrandlineError,
     TransactionClosed,
+    UncommittedChanges,
     UsageError,
 )
 from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
-from strandline.iceberg.refusals import BadArgument
+from strandline.iceberg.refusals import BadArgument, Stale
 from strandline.iceberg.shapes import encoded
 from strandline.iceberg.tables import NoSuchTable
 from strandline.iceberg.views import NoSuchView
@@ -78,6 +79,10 @@ def status_and_type(error: StrandlineError, *, is_commit: bool, changes: bool) -
     if isinstance(error, StoreUnavailable) and changes and error.happened != "no":
         return 500, UNKNOWN
     if isinstance(error, StoreUnavailable | Contention):
+        return 503, "ServiceUnavailableException"
+    if not is_commit and isinstance(error, UncommittedChanges):  # nor would it help to read anew
+        return 423, "UncommittedChangesException"
+    if not is_commit and isinstance(error, Stale):
         return 503, "ServiceUnavailableException"
     for kind, status, name in _KINDS:
         if isinstance(error, kind):

@@ -123,6 +123,7 @@ def exists(call: IcebergCall) -> Response:
 
 
 def commit(call: IcebergCall) -> Response:
+    call.permit_object("fs:ReadObject", pointer_path(call.identifier))  # the answer has all of the table
     call.permit_write(pointer_path(call.identifier))
     tables = catalog_of(call, Tables)
     (loaded,) = tables.commit([_change(call.identifier, call.body)])
@@ -163,7 +164,7 @@ def register(call: IcebergCall) -> Response:
     table = (*call.namespace, given.name)
     call.permit_write(pointer_path(table))
     # what was dropped may have been another's: its metadata is shown only to those that may read all objects
-    call.permit("fs:ReadObject", object_arn(call.repository, "*"))
+    call.permit("fs:ReadObject", object_arn(call.repository, ""), is_prefix=True)
     tables = catalog_of(call, Tables)
     return _answer(tables, tables.register(table, given.metadata_location, overwrite=given.overwrite))
 

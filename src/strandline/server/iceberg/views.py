@@ -67,6 +67,7 @@ def exists(call: IcebergCall) -> Response:
 
 def replace(call: IcebergCall) -> Response:
     given: Changes = call.body
+    call.permit_object("fs:ReadObject", pointer_path(call.identifier, "view"))  # the answer has all of the view
     call.permit_write(pointer_path(call.identifier, "view"))
     loaded = catalog_of(call, Views).commit(call.identifier, given.requirements or [], given.updates)
     return _answer(loaded)
@@ -93,7 +94,7 @@ def register(call: IcebergCall) -> Response:
     given: Registration = call.body
     view = (*call.namespace, given.name)
     call.permit_write(pointer_path(view, "view"))
-    call.permit("fs:ReadObject", object_arn(call.repository, "*"))  # as for tables
+    call.permit("fs:ReadObject", object_arn(call.repository, ""), is_prefix=True)  # as for tables
     return _answer(catalog_of(call, Views).register(view, given.metadata_location))
 
 
