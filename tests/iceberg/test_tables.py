@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import strandline
+from strandline.branch.commits import Draft
 from strandline.errors import (
     AlreadyExists,
     BranchProtected,
@@ -21,6 +22,7 @@ from strandline.errors import (
     UncommittedChanges,
 )
 from strandline.iceberg import names
+from strandline.iceberg.landing import AmongStaged, Plan
 from strandline.iceberg.names import check_identifier, new_metadata_key, pointer_of, table_key_of, version_of
 from strandline.iceberg.namespaces import NoSuchNamespace, NotEmpty
 from strandline.iceberg.refusals import BadUpdate, Stale
@@ -417,6 +419,24 @@ def test_what_was_stored_in_vain_is_deleted(one: Client, two: Client) -> None:
     append(tables, 8)
     assert ids(tables) == [7, 8]
     assert files() == before + 4  # two manifest lists of clients, and two metadata files
+
+
+def test_of_two_changes_that_are_staged_at_once_none_is_lost(
+    one: Client, two: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another change comes between what a change was decided on and its own landing."""
+    made(one)
+    tables, rival = Tables(one.main, stages=True), Tables(two.main, stages=True)
+    land = AmongStaged.land
+    turns = iter([lambda: append(rival, 7)])
+
+    def late(self: AmongStaged, plan: Plan, draft: Draft) -> Any:
+        next(turns, lambda: None)()
+        return land(self, plan, draft)
+
+    monkeypatch.setattr(AmongStaged, "land", late)
+    append(tables, 8)
+    assert ids(tables) == [7, 8]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.DONE_BUT_LOST, Outcome.NOT_DONE, Outcome.LATE])

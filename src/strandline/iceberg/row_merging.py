@@ -95,7 +95,7 @@ def steps_of(
 
 
 def _planned(did: _Changes, branch: Live, chain: Sequence[Json]) -> list[Step]:
-    fresh = {key: one for key, one in did.added.items() if key not in branch.data}
+    fresh = did.added  # nothing that is live on both sides: `_known_base` has that
     if did.only_adds and chain and all(_operation(one) in ("append", "replace") for one in chain):
         by_snapshot: defaultdict[int, list[LiveFile]] = defaultdict(list)
         for one in fresh.values():
@@ -103,7 +103,7 @@ def _planned(did: _Changes, branch: Live, chain: Sequence[Json]) -> list[Step]:
         if set(by_snapshot) <= {one["snapshot-id"] for one in chain}:
             mine = [one for one in chain if one["snapshot-id"] in by_snapshot]
             return [Step(by_snapshot[one["snapshot-id"]], [], one, tuple(_all_ids(one))) for one in mine]
-    attached = [one for key, one in did.attached.items() if key not in branch.deletes]
+    attached = list(did.attached.values())
     removed = [key for key in did.removed if key in branch.data]
     detached = [key for key in did.detached if key in branch.deletes]
     brought = tuple(sorted({id for one in chain for id in _all_ids(one)}))

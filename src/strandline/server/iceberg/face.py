@@ -67,9 +67,8 @@ class IcebergFace(Face[IcebergOperation, IcebergCall]):
         if operation.needs is None:
             self._known(exchange, operation, parameters, None)
             return
-        if not request.headers.get(
-            b"authorization"
-        ):  # nor cookies: a page of another site could make a browser send one
+        shown = request.headers.get(b"authorization")
+        if not shown:  # nor are cookies looked at: a page of another site could make a browser send one
             raise NotAuthenticated("The request shows no token.", next="Give the catalog a credential or a token.")
         services = self._services
         principal = services.verifier.remembered(request) if services.verifier.is_fresh else None
