@@ -401,6 +401,19 @@ def test_rows_that_a_cherry_pick_brought_and_the_branch_deleted_stay_deleted(lak
     assert keys(main) == [1, 2, 3, 11, 12, 13, 22, 31]
 
 
+def test_rows_that_both_have_are_there_once_though_nothing_says_how_they_came(lake: Lake) -> None:
+    """Both got a file by the same snapshot, which is expired: only that the file is live on both tells it."""
+    _, main = started(lake, 2)
+    dev = main.create_branch("dev")
+    Catalog(dev).load_table(T).append(some(21))
+    main.cherry_pick(dev.commit_id)
+    for branch, key in ((main, 31), (dev, 41)):
+        Catalog(branch).load_table(T).append(some(key))
+        strandline.iceberg.expire(branch, older_than=datetime.now(UTC) + timedelta(days=1))
+    main.merge("dev")
+    assert keys(main) == [1, 2, 3, 11, 12, 13, 21, 31, 41]
+
+
 def test_what_was_brought_as_one_and_deleted_in_part_is_not_guessed_at(lake: Lake) -> None:
     """The branch has picked and deleted one of two changes that another branch got in one snapshot of a merge."""
     _, main = started(lake, 2)
