@@ -24,7 +24,7 @@ import strandline.iceberg
 from strandline.errors import Conflict, Corrupted, MergeConflict, NothingToMerge
 from strandline.iceberg import Catalog, settled
 from strandline.iceberg.row_merging import JOINED
-from strandline.iceberg.tables import Tables
+from strandline.iceberg.tables import TableChange, Tables
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
@@ -412,6 +412,30 @@ def test_rows_that_both_have_are_there_once_though_nothing_says_how_they_came(la
         strandline.iceberg.expire(branch, older_than=datetime.now(UTC) + timedelta(days=1))
     main.merge("dev")
     assert keys(main) == [1, 2, 3, 11, 12, 13, 21, 31, 41]
+
+
+def test_statistics_come_with_their_snapshots(lake: Lake) -> None:
+    _, main = started(lake, 2)
+    dev = main.create_branch("dev")
+    table = Catalog(dev).load_table(T)
+    table.append(some(21))
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    about = {
+        "snapshot-id": snapshot.snapshot_id,
+        "statistics-path": f"{table.location()}/metadata/x.stats",
+        "file-size-in-bytes": 1,
+        "file-footer-size-in-bytes": 1,
+        "blob-metadata": [],
+    }
+    change = TableChange(("db", "t"), [], [{"action": "set-statistics", "statistics": about}])
+    Tables(dev).commit([change])
+    with Catalog(main).load_table(T).transaction() as update:
+        update.set_properties({"x": "1"})
+    main.merge("dev")
+    (got,) = Tables(main).load(("db", "t")).metadata["statistics"]
+    assert got["snapshot-id"] == snapshot.snapshot_id
+    assert keys(main) == [1, 2, 3, 11, 12, 13, 21]
 
 
 def test_what_was_brought_as_one_and_deleted_in_part_is_not_guessed_at(lake: Lake) -> None:

@@ -30,6 +30,8 @@ class TableMerge:
         updates: of its properties and refs.
         snapshots: of the source that become known, as they are: refs lead to them.
         main: the source's snapshot that main goes to as it is; None if it stays, or if there are steps.
+        beside: what belongs to snapshots that become known: statistics, and keys of encryption, by the name of the
+            list.
         steps: the snapshots to be made on the head of the branch.
         theirs, ours: what the sides consist of, where there are steps.
     """
@@ -38,6 +40,7 @@ class TableMerge:
     updates: list[Json] = field(default_factory=list)
     snapshots: list[Json] = field(default_factory=list)
     main: int | None = None
+    beside: dict[str, list[Json]] = field(default_factory=dict)
     steps: list[Step] = field(default_factory=list)
     theirs: Live = field(default_factory=Live)
     ours: Live = field(default_factory=Live)
@@ -71,6 +74,7 @@ def settle_table(
     found.updates += _properties(names[0], theirs, ours)
     refs, found.snapshots = _refs(names[1], theirs, ours)
     found.updates += refs
+    found.beside = _beside(theirs, ours, {one["snapshot-id"] for one in found.snapshots})
     heads = head_of(base), head_of(theirs), head_of(ours)
     if heads[1] in (heads[0], heads[2]):
         return found
@@ -81,16 +85,30 @@ def settle_table(
         found.main = heads[1]
         known = {one["snapshot-id"] for one in (*(ours.get("snapshots") or ()), *found.snapshots)}
         found.snapshots += [one for one in theirs["snapshots"] if one["snapshot-id"] not in known]
+        found.beside = _beside(theirs, ours, {one["snapshot-id"] for one in found.snapshots})
         return found
     if heads[1] is None or heads[2] is None:
         raise Clash("a side emptied it, and the other one changed its rows")
     refuse_other_types(theirs, ours)
+    if theirs.get("encryption-keys") or ours.get("encryption-keys"):
+        raise Clash("both sides changed its rows, and its manifests are encrypted")
     sides = [read_live(blobs, one) for one in (base, theirs, ours)]
     for one, before in others:
         sides[0] = _both_bases(blobs, sides[0], one, before)
     found.theirs, found.ours = sides[1], sides[2]
     found.steps = steps_of(blobs, (base, theirs, ours), sides, [one for one, _ in others if one is not None])
     return found
+
+
+def _beside(theirs: Json, ours: Json, snapshots: set[int]) -> dict[str, list[Json]]:
+    """What the source has of snapshots that become known to the branch, besides themselves."""
+    found = {
+        name: [one for one in theirs.get(name) or () if one.get("snapshot-id") in snapshots]
+        for name in ("statistics", "partition-statistics")
+    }
+    held = {one["key-id"] for one in ours.get("encryption-keys") or ()}
+    found["encryption-keys"] = [one for one in theirs.get("encryption-keys") or () if one["key-id"] not in held]
+    return {name: fresh for name, fresh in found.items() if fresh and snapshots}
 
 
 def _virtual(name: str, base: Json, others: Sequence[tuple[Json | None, Json | None]]) -> Json:

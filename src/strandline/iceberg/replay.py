@@ -83,6 +83,7 @@ def merged_table(
     table = ours if plan.shaped is None else plan.shaped
     if plan.snapshots:
         table = _with_snapshots(table, plan.snapshots)
+        table |= {name: [*(table.get(name) or ()), *fresh] for name, fresh in plan.beside.items()}
     updates = list(plan.updates)
     if plan.main is not None:
         updates.append({"action": "set-snapshot-ref", "ref-name": MAIN, "type": "branch", "snapshot-id": plan.main})

@@ -10,10 +10,11 @@ from strandline.errors import UsageError
 from strandline.iceberg import names
 from strandline.iceberg.expiry import expiring
 from strandline.iceberg.names import Identifier
-from strandline.iceberg.publishing import OnRef
+from strandline.iceberg.publishing import ATTEMPTS, OnRef
+from strandline.iceberg.refusals import Stale
 from strandline.iceberg.relocation import Relocated
 from strandline.iceberg.relocation import relocate as relocate_files
-from strandline.iceberg.tables import TableChange, Tables
+from strandline.iceberg.tables import NoSuchTable, TableChange, Tables
 from strandline.progress import Progress, no_progress
 from strandline.repository.branch import Branch
 from strandline.repository.refs.ref import Ref
@@ -65,9 +66,24 @@ def expire(
     wanted = [_levels(table)] if table is not None else list(all_tables(branch))
     done: list[Expired] = []
     for first in range(0, len(wanted), AT_ONCE):
+        changes = _expire_some(tables, wanted[first : first + AT_ONCE], before, keep, is_named=table is not None)
+        done += [_told(change) for change in changes]
+    return done
+
+
+def _expire_some(
+    tables: Tables, wanted: Sequence[Identifier], before: int | None, keep: int | None, *, is_named: bool
+) -> list[TableChange]:
+    """Expire what may go of some tables, in one commit; decided anew if a writer of one of them came first."""
+    for attempt in range(1, ATTEMPTS + 1):
         changes: list[TableChange] = []
-        for identifier in wanted[first : first + AT_ONCE]:
-            held = tables.load(identifier).metadata
+        for identifier in wanted:
+            try:
+                held = tables.load(identifier).metadata
+            except NoSuchTable:
+                if is_named:
+                    raise
+                continue  # dropped since the tables were listed
             updates = expiring(held, tables.now_ms, older_than_ms=before, keep=keep)
             if updates:
                 demands = [{"type": "assert-table-uuid", "uuid": held["table-uuid"]}]
@@ -76,10 +92,14 @@ def expire(
                     for name, ref in (held.get("refs") or {}).items()
                 ]
                 changes.append(TableChange(identifier, demands, updates))
-        if changes:
-            tables.commit(changes)
-            done += [_told(change) for change in changes]
-    return done
+        try:
+            if changes:
+                tables.commit(changes)
+            return changes
+        except (Stale, NoSuchTable):
+            if attempt == ATTEMPTS:
+                raise
+    return []
 
 
 def _told(change: TableChange) -> Expired:

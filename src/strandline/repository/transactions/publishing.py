@@ -59,7 +59,8 @@ class Publishing(Overlay):
     def __init__(self, core: RepositoryCore, at: BranchAt, options: TransactionOptions, base: CommitId) -> None:
         target = Target("commit", base, at.name, at.branch_id)
         self.id = NEVER
-        self._joined: dict[tuple[str, str], Entry] = {}
+        self._joined: dict[tuple[str, str, str], Entry] = {}
+        self._clashes: dict[str, str] = {}
         super().__init__(core, at.name, Ref(core, at.name, target), target)
         if options.on_staged not in get_args(OnStaged):
             raise UsageError(f"{options.on_staged!r} is not a valid on_staged.", next="Use 'fail' or 'keep'.")
@@ -196,20 +197,22 @@ class Publishing(Overlay):
             base = self._beneath.find(path)
             if not isinstance(mine, Entry) or theirs is None or base is None:
                 continue
-            key = mine.physical_address, theirs.physical_address
+            key = base.physical_address, mine.physical_address, theirs.physical_address
             if key not in self._joined:  # a publication that is computed anew makes the same files
                 try:
                     sides = Sides(entry_of(base), mine, theirs)
                     self._joined[key] = load("iceberg").merged_entry(self._core, self.branch_id, path, sides)
-                except Clash:
+                except Clash as clash:
+                    self._clashes[path] = str(clash)
                     continue
             found[path.encode()] = encode_staged(self._joined[key])
         return found
 
     def _contradicted(self, paths: list[str]) -> Conflict:
+        reasons = "".join(f" {path!r}: {self._clashes[path]}." for path in paths if path in self._clashes)
         return Conflict(
             f"{len(paths)} path{'s' * (len(paths) > 1)} that transaction {self.id} of {self.writer!r} "
-            f"overwrites or relies on were changed since it began: {some_paths(paths)}.",
+            f"overwrites or relies on were changed since it began: {some_paths(paths)}.{reasons}",
             paths=paths,
             safe="Nothing of it was published.",
             next="Run the job again on the branch as it is now.",
