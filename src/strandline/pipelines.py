@@ -31,6 +31,7 @@ from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.transactions.transaction import Transaction
 from strandline.server.embedded import Catalog, serve_catalog
+from strandline.server.iceberg.prefixes import transaction_part
 from strandline.spark.session import iceberg_package, iceberg_settings, s3_packages, store_settings
 
 ROOT = "pipelines/"
@@ -198,7 +199,7 @@ def _run(lake: Lake, branch: Branch, job: _Job) -> PipelineResult:
         storage = folder / "storage"
         _bring_checkpoints(tx, spec, storage, anew=options.full_refresh_all)
         _make_database(tx, spec)
-        warehouse = f"{branch._core.name}/{branch.name}@tx={writer}"
+        warehouse = f"{branch._core.name}/{branch.name}{transaction_part(writer, tx.id)}"
         store = store_settings(lake._settings.blob)
         _configure(folder, spec, serve_catalog(lake), warehouse, options, store)
         own = _written(spec, storage)

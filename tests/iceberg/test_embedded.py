@@ -108,7 +108,7 @@ def test_a_session_gets_its_catalogs(lake: Lake) -> None:
     held = builder.settings
     assert held["spark.sql.catalog.main.warehouse"] == "nyc/main"
     assert held["spark.sql.catalog.v1.warehouse"] == "nyc/v1"
-    assert held["spark.sql.catalog.job.warehouse"] == "nyc/main@tx=job"
+    assert held["spark.sql.catalog.job.warehouse"] == f"nyc/main@tx=job@id={tx.id}"
     assert held["spark.sql.catalog.main.uri"] == serve_catalog(lake).uri
     assert held["spark.sql.catalog.main.token"] == serve_catalog(lake).token.reveal()
     assert held["spark.jars.packages"] == iceberg_package()

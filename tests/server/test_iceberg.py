@@ -109,7 +109,10 @@ def test_what_a_warehouse_means() -> None:
     assert warehouse_at("nyc", "main staged") == Warehouse("nyc", "main", stages=True)  # as some clients decode it
     assert warehouse_of("nyc/main@tx=nightly") == Warehouse("nyc", "main", writer="nightly")
     assert warehouse_of("nyc/main@tx=nightly").prefix == "nyc/main@tx=nightly"
-    for wrong in ("", "nyc", "/", "nyc/", "a/b/c", "nyc/@tx=x", "nyc/main@tx="):
+    assert warehouse_of("nyc/main@tx=a/b@id=7") == Warehouse("nyc", "main", writer="a/b", number=7)
+    assert warehouse_of("nyc/main@tx=a/b@id=7").prefix == "nyc/main@tx=a%2Fb@id=7"
+    wrongs = ("", "nyc", "/", "nyc/", "a/b/c", "nyc/@tx=x", "nyc/main@tx=", "nyc/main@tx=x@id=", "nyc/main@tx=x@id=-1")
+    for wrong in wrongs:
         with pytest.raises(BadRequest):
             warehouse_of(wrong)
 
@@ -245,6 +248,29 @@ def test_an_open_transaction_is_a_warehouse(server: Inside) -> None:
         assert kind_of(answer) == (403, "ForbiddenException")
         assert "replaced by" in answer[1]["error"]["message"]
         second.abort()
+
+    run(test())
+
+
+def test_a_session_of_a_replaced_transaction_does_not_write_into_its_successor(server: Inside) -> None:
+    """Both in one process, as in a notebook whose cell is run again while its Spark session still goes on."""
+
+    async def test() -> None:
+        await Client(server).table()
+        main = server.services.branch("repo", "main")
+        first = main.transaction("team/job").begin()
+        zombie = Client(server, f"repo/main@tx=team%2Fjob@id={first.id}")
+        assert (await zombie.append(1))[0] == 200
+        first.abort()
+        second = main.transaction("team/job").begin()
+        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"x": "1"}}]}
+        answer = await zombie.ask("POST", "namespaces/db/tables/t", body)
+        assert kind_of(answer) == (403, "ForbiddenException")
+        assert "replaced by" in answer[1]["error"]["message"]
+        assert (await Client(server, "repo/main@tx=team%2Fjob").append(2))[0] == 200  # the newest
+        second.commit()
+        _, held, _ = await Client(server).ask("GET", "namespaces/db/tables/t")
+        assert [one["snapshot-id"] for one in held["metadata"]["snapshots"]] == [2]
 
     run(test())
 

@@ -116,7 +116,7 @@ def iceberg_settings(catalogs: Mapping[str, str], uri: str, token: Secret) -> di
 def _warehouse(ref: Ref | str) -> str:
     if isinstance(ref, str):
         return ref
-    return f"{ref._core.name}/{ref.name}@tx={ref.writer}" if isinstance(ref, Transaction) else ref.place
+    return f"{ref._core.name}/{ref.name}@tx={ref.writer}@id={ref.id}" if isinstance(ref, Transaction) else ref.place
 
 
 def iceberg_package() -> str:

@@ -7,11 +7,12 @@ from typing import TypeVar
 from blake3 import blake3
 
 from strandline.branch.rules.record import ONE_SHOT_FORMAT
-from strandline.errors import RefNotFound
+from strandline.errors import Fenced, RefNotFound
 from strandline.iceberg.landing import Once
 from strandline.iceberg.namespaces import Namespaces
 from strandline.repository.branch import Branch
 from strandline.repository.refs.ref import Ref
+from strandline.repository.transactions.transaction import Transaction
 from strandline.server.iceberg.operation import IcebergCall
 from strandline.server.iceberg.prefixes import Warehouse
 from strandline.server.refusals import BadRequest
@@ -26,6 +27,7 @@ def place_of(services: Services, warehouse: Warehouse) -> Ref:
 
     Raises:
         RepositoryNotFound, RefNotFound: there is none.
+        Fenced: another transaction of the writer was begun.
     """
     ref = services.ref(warehouse.repository, warehouse.ref)
     if warehouse.stages and not isinstance(ref, Branch):
@@ -33,9 +35,15 @@ def place_of(services: Services, warehouse: Warehouse) -> Ref:
     if not warehouse.writer:
         return ref
     if isinstance(ref, Branch):
-        found: Ref | None = ref._core.transactions.get((ref.branch_id, warehouse.writer))
-        if found is not None:
+        found: Transaction | None = ref._core.transactions.get((ref.branch_id, warehouse.writer))
+        if found is not None and warehouse.number in (0, found.id):
             return found
+        if found is not None:
+            raise Fenced(
+                f"Transaction {warehouse.number} of {warehouse.writer!r} was replaced by {found.id}.",
+                successor=found.id,
+                next="Its successor does the work.",
+            )
     raise RefNotFound(
         f"This server knows no open transaction of {warehouse.writer[:80]!r} on {warehouse.ref[:80]!r}.",
         next="Serve the catalog from the process that began it.",
