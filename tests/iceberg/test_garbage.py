@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import random
 from collections.abc import Iterator
@@ -26,8 +27,9 @@ from strandline.iceberg.refusals import BadUpdate
 from strandline.iceberg.tables import TableChange, Tables
 from strandline.lake import Lake
 from strandline.repository.repository import Repository
+from strandline.repository.upkeep.files import Files
 from strandline.results.rows import ObjectInfo
-from tests.iceberg.making import added, listed, snapshot
+from tests.iceberg.making import added, field, listed, schema, snapshot
 
 ROWS = pa.table({"k": pa.array([1, 2], pa.int64()), "s": ["a", "b"]})
 
@@ -181,6 +183,29 @@ def test_a_transaction_keeps_its_files_and_an_aborted_one_does_not(repository: R
     repository.gc.run()  # at once: nothing of it is ever published
     assert files(repository) == after
     assert before <= after
+
+
+def test_a_table_that_changes_while_files_are_listed_keeps_what_it_refers_to(
+    repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its metadata is replaced on the staging area each time, so none of it is in the list of the collection."""
+    main = repository.branch("main")
+    tables = Tables(main, stages=True)
+    tables.create(["db", "t"], {"schema": schema(field(1, "k"))})
+    manifests = listed(tables, 7)
+    tables.commit([TableChange(("db", "t"), [], added(snapshot(7, 1, None, **manifests)))])
+    turns = itertools.count()
+
+    class Late(Files):
+        def __init__(self, blobs: Any) -> None:
+            super().__init__(blobs)
+            change = {"action": "set-properties", "updates": {"turn": str(next(turns))}}
+            tables.commit([TableChange(("db", "t"), [], [change])])
+
+    monkeypatch.setattr("strandline.repository.upkeep.garbage.Files", Late)
+    collect(repository)
+    assert next(turns) > 1
+    assert _key(repository._core.resolver.namespace, manifests["manifest-list"]) in files(repository)
 
 
 def _damage(repository: Repository, end: str, data: bytes | None) -> str:

@@ -29,6 +29,8 @@ class Files:
         keys: as large strings.
         sizes, times: in bytes, and in microseconds since 1970 UTC.
         is_referred: which of them somebody refers to, as far as `mark` was told.
+        unlisted_metadata: keys of metadata of Iceberg's tables that somebody refers to, and that was not there yet when
+            the files were listed.
     """
 
     def __init__(self, blobs: BlobStore) -> None:
@@ -44,6 +46,7 @@ class Files:
         self.sizes: npt.NDArray[np.int64] = sizes_and_times[:, 0]
         self.times: npt.NDArray[np.int64] = sizes_and_times[:, 1]
         self.is_referred: npt.NDArray[np.bool_] = np.zeros(len(self.keys), np.bool_)
+        self.unlisted_metadata: set[str] = set()
         self.mark(pa.array([MARKER]))
         self.is_referred[self.below(READERS, prefix_end(READERS))] = True
         # what shards refer to is known to their logs alone, and collected by their own upkeep
@@ -56,6 +59,10 @@ class Files:
         """Note that somebody refers to these; which of them are there, and how large those files are."""
         positions, found = search(self.keys, addresses.cast(pa.large_string()))
         self.is_referred[positions[found]] = True
+        if not found.all():
+            missing = addresses.filter(pa.array(~found))
+            below = missing.filter(pc.starts_with(missing, ICEBERG))
+            self.unlisted_metadata.update(key for key in below.to_pylist() if is_metadata(key))
         sizes = np.zeros(len(found), np.int64)
         sizes[found] = self.sizes[positions[found]]
         return found, sizes

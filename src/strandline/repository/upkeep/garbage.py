@@ -266,7 +266,8 @@ class Collector:
         """Mark what the tables refer to whose metadata is referred to by now; a transaction's own files are judged with
         it.
         """
-        metadata = files.referred_metadata()
+        # a table may have changed after the listing; what its metadata refers to can be as old as the table
+        metadata = files.referred_metadata() + [key for key in sorted(files.unlisted_metadata) if self._is_there(key)]
         if not metadata:
             return
         try:
@@ -275,6 +276,13 @@ class Collector:
         except Corrupted as error:
             error.now_safe("Nothing was deleted.")
             raise
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._stores.trees.blobs.head(key)
+        except BlobNotFound:
+            return False  # it was lost, so nobody can read what it referred to: fsck tells that
+        return True
 
     def _staged(self, files: Files) -> tuple[dict[TreeRef, None], dict[str, BranchRecord], list[CommitId]]:
         """Mark what is staged; the trees that branches fold it into, the branches, and the commits of tags."""
