@@ -27,7 +27,7 @@ BUDGETS: Mapping[str, float] = {
     "fs": 60,
     "garbage": 60,
     "iam": 60,
-    "iceberg": 170,
+    "iceberg": 230,
     "kills": 400,
     "kv": 60,
     "locks": 88,
