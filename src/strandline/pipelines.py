@@ -82,7 +82,7 @@ def read_spec(path: str | Path) -> Spec:
     """Read the description of a pipeline.
 
     Raises:
-        UsageError: there is no such file, or it describes no pipeline.
+        UsageError: the file is missing, or does not describe a pipeline.
     """
     import yaml  # noqa: PLC0415 - comes with PySpark's pipelines, and only they need it
 

@@ -28,7 +28,7 @@ _OURS = re.compile(
 POINTER = "_iceberg.metadata.json"
 """The name of the object that is a table, in the table's folder."""
 DELETED = 2
-"""The status of an entry of a manifest that says which file is no part of the table any more."""
+"""The status of an entry of a manifest that says which file has left the table."""
 _METADATA = re.compile(rf"{ICEBERG_ROOT}/[0-9a-f]{{20}}/[^/]+/metadata/[^/]+\.metadata\.json", re.ASCII)
 _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs"}
 """Schemes by which clients know the same store."""
@@ -201,7 +201,7 @@ def broken(file: str, source: str, what: str) -> Corrupted:
     """The error about a file that some metadata refers to."""
     place = file if file == source else f"{file}, to which {source} refers,"
     return Corrupted(
-        f"The Iceberg file {place} {what}. Without it, it cannot be told what else is needed.",
+        f"The Iceberg file {place} {what}. The files that only it names are unknown.",
         next="Restore the file from a backup, or drop the table from each branch and tag that has it.",
     )
 

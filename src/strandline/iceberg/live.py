@@ -186,7 +186,7 @@ def targets(blobs: BlobStore, deletes: LiveFile) -> set[str]:
 
 
 def _same_bounds(file: Json) -> set[str]:
-    """The one data file, if the bounds of the names say that there is no other."""
+    """The one data file, if both bounds of the names are the same."""
     bounds = []
     for name in ("lower_bounds", "upper_bounds"):
         held = file.get(name) or ()

@@ -28,7 +28,7 @@ from strandline.tables.merging import Clash
 SOURCES = "strandline.source-snapshots"
 """In the summary of a snapshot that a merge made: the snapshots of other branches whose changes it holds."""
 JOINED = "strandline.joined-snapshots"
-"""A property: the same of snapshots that are no longer on record."""
+"""A property: the same of snapshots that have left the record."""
 JOINED_MAX = 1_000
 
 
@@ -77,7 +77,7 @@ def steps_of(
         others: the table in the other common ancestors of a criss-cross history.
 
     Raises:
-        Clash: both sides have changed rows of the same files, or it cannot be told.
+        Clash: both sides have changed rows of the same files, or may have.
     """
     base, theirs, ours = tables
     source, branch = sides[1], sides[2]
@@ -245,7 +245,7 @@ def _partitions(files: Iterable[LiveFile]) -> set[str]:
 
 
 def _chain(base: Json, side: Json) -> list[Json]:
-    """The snapshots of main since the base, oldest first; empty if the base is none of its ancestors."""
+    """The snapshots of main since the base, oldest first; empty unless the base is an ancestor."""
     found: list[Json] = []
     number, first = head_of(side), head_of(base)
     while number != first:

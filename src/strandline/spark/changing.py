@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from strandline.errors import UsageError
 from strandline.spark.write import write_table
+from strandline.tables.changing import check_source
 from strandline.tables.given import is_spark_column
 from strandline.tables.record import Matched, NotMatched, WriteOptions
 from strandline.tables.table import RowsChanged, Table
@@ -65,14 +66,7 @@ def _merge(
 ) -> RowsChanged:
     spark, names = source.sparkSession, table.record.names
     updated = () if isinstance(matched, str) else tuple(matched)
-    for name in (*on, *updated):
-        if name not in source.columns:
-            raise UsageError(f"The source has no column {name!r}.", next=f"It has {', '.join(source.columns)}.")
-    if unknown := [name for name in source.columns if name not in names]:
-        raise UsageError(
-            f"Table {table.path!r} has no column {unknown[0]!r}, which the source has.",
-            next="Select the columns of the table, or add the column to it first.",
-        )
+    check_source(table, source.columns, (*on, *updated))
     kinds = {field.name: field.dataType for field in table.to_spark(spark).schema.fields}
     source = source.select(*(F.col(_escaped(name)).cast(kinds[name]).alias(name) for name in source.columns))
     has_key = F.lit(True)

@@ -122,24 +122,28 @@ def _assigned(value: Any, batch: pa.RecordBatch, field: pa.Field) -> pa.Array:
     return array
 
 
+def check_source(table: Table, held: Sequence[str], needed: Sequence[str]) -> None:
+    """Raise `UsageError` unless a source has the columns that a merge needs, and none that the table lacks."""
+    for name in needed:
+        if name not in held:
+            raise UsageError(f"The source has no column {name!r}.", next=f"It has {', '.join(held)}.")
+    if unknown := [name for name in held if name not in table.record.names]:
+        raise UsageError(
+            f"Table {table.path!r} has no column {unknown[0]!r}, which the source has.",
+            next="Select the columns of the table, or add the column to it first.",
+        )
+
+
 def merge_rows(
     table: Table, source: Any, on: Sequence[str], matched: Matched | Sequence[str], not_matched: NotMatched
 ) -> RowsChanged:
     """Bring rows of a source into the table by their keys; see `Table.merge_into`."""
-    names = table.record.names
     updated = _check_merge(table, on, matched, not_matched)
     if is_spark_frame(source):
         return _by_spark("merge", table, source, on, matched, not_matched)
     found = data_of(source)
     rows = pa.Table.from_batches(found.batches(), found.schema)
-    for name in (*on, *updated):
-        if name not in rows.column_names:
-            raise UsageError(f"The source has no column {name!r}.", next=f"It has {', '.join(rows.column_names)}.")
-    if unknown := [name for name in rows.column_names if name not in names]:
-        raise UsageError(
-            f"Table {table.path!r} has no column {unknown[0]!r}, which the source has.",
-            next="Select the columns of the table, or add the column to it first.",
-        )
+    check_source(table, rows.column_names, (*on, *updated))
     theirs = rows.column_names if matched == "update" else updated
     schema = table.to_arrow_batches("false").schema
     rows = _cast(rows, schema)

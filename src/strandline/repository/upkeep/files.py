@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.blob import BlobStore
+from strandline.blob import BlobNotFound, BlobStore
 from strandline.core.iceberg_files import is_metadata
 from strandline.core.namespace import MARKER, READERS
 from strandline.core.physical import ICEBERG_ROOT
@@ -29,8 +29,6 @@ class Files:
         keys: as large strings.
         sizes, times: in bytes, and in microseconds since 1970 UTC.
         is_referred: which of them somebody refers to, as far as `mark` was told.
-        unlisted_metadata: keys of metadata of Iceberg's tables that somebody refers to, and that was not there yet when
-            the files were listed.
     """
 
     def __init__(self, blobs: BlobStore) -> None:
@@ -46,7 +44,8 @@ class Files:
         self.sizes: npt.NDArray[np.int64] = sizes_and_times[:, 0]
         self.times: npt.NDArray[np.int64] = sizes_and_times[:, 1]
         self.is_referred: npt.NDArray[np.bool_] = np.zeros(len(self.keys), np.bool_)
-        self.unlisted_metadata: set[str] = set()
+        self._blobs = blobs
+        self._unlisted_metadata: set[str] = set()
         self.mark(pa.array([MARKER]))
         self.is_referred[self.below(READERS, prefix_end(READERS))] = True
         # what shards refer to is known to their logs alone, and collected by their own upkeep
@@ -62,7 +61,7 @@ class Files:
         if not found.all():
             missing = addresses.filter(pa.array(~found))
             below = missing.filter(pc.starts_with(missing, ICEBERG))
-            self.unlisted_metadata.update(key for key in below.to_pylist() if is_metadata(key))
+            self._unlisted_metadata.update(key for key in below.to_pylist() if is_metadata(key))
         sizes = np.zeros(len(found), np.int64)
         sizes[found] = self.sizes[positions[found]]
         return found, sizes
@@ -72,6 +71,17 @@ class Files:
         place = self.below(ICEBERG, prefix_end(ICEBERG))
         keys = self.keys.slice(place.start, place.stop - place.start).filter(pa.array(self.is_referred[place]))
         return [key for key in keys.to_pylist() if is_metadata(key)]
+
+    def late_metadata(self) -> list[str]:
+        """The same of metadata that came after the files were listed. What was lost is left out: fsck tells of it."""
+        return [key for key in sorted(self._unlisted_metadata) if self._is_there(key)]
+
+    def _is_there(self, key: str) -> bool:
+        try:
+            self._blobs.head(key)
+        except BlobNotFound:
+            return False
+        return True
 
     @cached_property
     def iceberg_parts(self) -> dict[str, npt.NDArray[np.int64]]:

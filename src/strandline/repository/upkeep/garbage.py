@@ -267,7 +267,7 @@ class Collector:
         it.
         """
         # a table may have changed after the listing; what its metadata refers to can be as old as the table
-        metadata = files.referred_metadata() + [key for key in sorted(files.unlisted_metadata) if self._is_there(key)]
+        metadata = files.referred_metadata() + files.late_metadata()
         if not metadata:
             return
         try:
@@ -276,13 +276,6 @@ class Collector:
         except Corrupted as error:
             error.now_safe("Nothing was deleted.")
             raise
-
-    def _is_there(self, key: str) -> bool:
-        try:
-            self._stores.trees.blobs.head(key)
-        except BlobNotFound:
-            return False  # it was lost, so nobody can read what it referred to: fsck tells that
-        return True
 
     def _staged(self, files: Files) -> tuple[dict[TreeRef, None], dict[str, BranchRecord], list[CommitId]]:
         """Mark what is staged; the trees that branches fold it into, the branches, and the commits of tags."""

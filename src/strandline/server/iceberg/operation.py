@@ -102,6 +102,13 @@ def identifier_in(value: Any, what: str) -> Identifier:
     return (*levels, str(name))
 
 
+class Rename(msgspec.Struct, frozen=True):
+    """An old name and a new one."""
+
+    source: dict[str, Any]
+    destination: dict[str, Any]
+
+
 Handler = Callable[[IcebergCall], Response]
 
 

@@ -16,6 +16,7 @@ from strandline.server.etags import matches
 from strandline.server.iceberg.operation import (
     IcebergCall,
     IcebergOperation,
+    Rename,
     identifier_in,
     pointer_path,
 )
@@ -55,13 +56,6 @@ class Together(msgspec.Struct, frozen=True, rename="kebab"):
     """What is asked of several tables."""
 
     table_changes: list[Changes]
-
-
-class Rename(msgspec.Struct, frozen=True):
-    """An old name and a new one."""
-
-    source: dict[str, Any]
-    destination: dict[str, Any]
 
 
 class Registration(msgspec.Struct, frozen=True, rename="kebab"):

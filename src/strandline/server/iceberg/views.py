@@ -11,6 +11,7 @@ from strandline.iceberg.views import Views
 from strandline.server.iceberg.operation import (
     IcebergCall,
     IcebergOperation,
+    Rename,
     identifier_in,
     pointer_path,
 )
@@ -26,13 +27,6 @@ class Changes(msgspec.Struct, frozen=True):
 
     updates: list[Any]
     requirements: list[Any] | None = None
-
-
-class Rename(msgspec.Struct, frozen=True):
-    """An old name and a new one."""
-
-    source: dict[str, Any]
-    destination: dict[str, Any]
 
 
 class Registration(msgspec.Struct, frozen=True, rename="kebab"):
