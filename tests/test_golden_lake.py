@@ -13,6 +13,7 @@ import strandline
 from strandline.branch.cell import BranchCell
 from strandline.core.upload import upload
 from strandline.errors import NotAllowed
+from strandline.tree.node_file import NodeInfo
 
 GOLDEN = (
     "golden_lake",
@@ -23,9 +24,13 @@ GOLDEN = (
     "golden_lake_6",
     "golden_lake_7",
     "golden_lake_8",
+    "golden_lake_9",
 )
-NOW = GOLDEN[-4:]
-"""Formats 6 to 8 are written only for what needs them, beside format 5."""
+NOW = GOLDEN[-5:]
+"""Formats 6 to 8 are written only for what needs them, beside format 5. The ninth has tree files of format 2."""
+ENDS = [3_867, 15_008, 16_869, 29_679, 30_683, 34_111, 38_032, 48_211, 69_020, 69_044, 76_382, 2_985_387, 3_907_624]
+WIDE = [f"wide/{n}" for n in ENDS]
+"""A range ends after each of these paths, and a node after the last two."""
 FOLDERS = [Path(__file__).parent / name for name in GOLDEN]
 
 
@@ -66,6 +71,11 @@ def build(folder: Path) -> None:
         for number in range(20):  # since the eighth one
             path = f"once/{number}"
             once.publish({path: b"x"}, f"once {number}", expected={path: None}, token=f"token {number}")
+        with pytest.MonkeyPatch.context() as patch:  # since the ninth one; a tree with nodes that is small all the same
+            patch.setattr("strandline.tree.levels.FLAT_MAX", 2)
+            wide = repo.create_branch("wide", "v1", hidden=True)
+            wide.put_many({path: path for path in WIDE})
+            wide.commit("wide")
         expected = {
             "head": main.commit_id,
             "tree": repo.ref("main@").get_commit().tree_id,
@@ -96,6 +106,18 @@ def test_a_golden_lake_is_read_and_written(made: Path, tmp_path: Path) -> None:
                 done = once.publish({path: b"x"}, "again", expected={path: None}, token=f"token {number}")
                 assert done.message == f"once {number}"
             assert once.commit_id == head
+        if made.name in GOLDEN[8:]:  # the first one with nodes, in tree files of format 2
+            hidden = [*hidden, "wide"]
+            wide = repo.branch("wide")
+            trees = wide._core.stores.trees
+            tree = trees.tree(wide.get_commit().tree_ref)
+            nodes = [trees.parts_of(node) for node in tree.parts if isinstance(node, NodeInfo)]
+            assert [[(part.height, part.count) for part in parts] for parts in nodes] == [[(1, 45), (1, 5)], [(1, 4)]]
+            assert [info.path for info in wide.list("wide/")] == sorted(WIDE)
+            assert [wide.read(path) for path in WIDE] == [path.encode() for path in WIDE]
+            wide.put("wide/0", b"x")
+            wide.commit("by a later version")  # a small tree: it has no nodes now
+            assert [change.path for change in wide.diff("wide~1")] == ["wide/0"]
         assert [ref.name for ref in repo.branches(hidden=True)] == sorted(["main", *hidden, "work"])
         if made.name in GOLDEN[6:]:  # the first one with ETags, committed and staged, in a range file of format 2
             shown = repo.branch("unseen").list("tagged/").to_arrow()

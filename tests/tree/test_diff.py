@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from strandline.tree.diff import Kind, diff, diff_of
 from strandline.tree.rows import Entry, entries_of
 from strandline.tree.store import EMPTY, TreeStore
-from tests.tree.trees import entry, make, memory_trees, read, small_ranges
+from tests.tree.trees import FLAT, entry, make, memory_trees, read, small_ranges
 
 PATHS = st.integers(0, 50).map(lambda n: f"k{n:02d}")
 MODEL = st.dictionaries(PATHS, st.integers(0, 3).map(entry), max_size=40)
@@ -26,11 +26,11 @@ def expected(left: dict[str, Entry], right: dict[str, Entry]) -> list[tuple[str,
     return found
 
 
-@given(MODEL, MODEL, PATHS, PATHS)
+@given(FLAT, MODEL, MODEL, PATHS, PATHS)
 def test_a_diff_tells_every_path_that_differs(
-    left: dict[str, Entry], right: dict[str, Entry], start: str, end: str
+    flat_max: int, left: dict[str, Entry], right: dict[str, Entry], start: str, end: str
 ) -> None:
-    with small_ranges():
+    with small_ranges(flat_max=flat_max):
         store = memory_trees()
         a, b = make(store, left), make(store, right)
         parts = list(diff(store, a, b))
@@ -42,11 +42,13 @@ def test_a_diff_tells_every_path_that_differs(
         assert bounded == [path for path, _ in found if start <= path < end]
 
 
-@given(MODEL, MODEL)
-def test_the_changes_of_a_diff_make_the_left_into_the_right(left: dict[str, Entry], right: dict[str, Entry]) -> None:
+@given(FLAT, MODEL, MODEL)
+def test_the_changes_of_a_diff_make_the_left_into_the_right(
+    flat_max: int, left: dict[str, Entry], right: dict[str, Entry]
+) -> None:
     from strandline.tree.apply import apply
 
-    with small_ranges():
+    with small_ranges(flat_max=flat_max):
         store = memory_trees()
         a, b = make(store, left), make(store, right)
         assert apply(store, a, (part.as_changes() for part in diff(store, a, b))).tree.id == b.id
@@ -90,12 +92,14 @@ def test_a_scan_of_a_part_reads_that_part() -> None:
         assert store.find(tree, "a") is None
 
 
-@given(MODEL, MODEL)
-def test_differences_of_some_paths_are_some_of_the_differences(left: dict[str, Entry], right: dict[str, Entry]) -> None:
+@given(FLAT, MODEL, MODEL)
+def test_differences_of_some_paths_are_some_of_the_differences(
+    flat_max: int, left: dict[str, Entry], right: dict[str, Entry]
+) -> None:
     def wanted(paths: pa.StringArray) -> pa.BooleanArray:
         return pc.ends_with(paths, "7")
 
-    with small_ranges():
+    with small_ranges(flat_max=flat_max):
         store = memory_trees()
         a, b = make(store, left), make(store, right)
         for place in (store, TreeStore(store.blobs)):  # from memory, and from files of which the paths are read first

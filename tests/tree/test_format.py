@@ -19,7 +19,7 @@ from strandline.tree.cache import ByteBoundedCache
 from strandline.tree.range_file import VERSION_KEY
 from strandline.tree.rows import SCHEMA, Entry, user_metadata_json
 from strandline.tree.store import EMPTY, RANGES_FOLDER, OpenRange, Tree, TreeStore
-from tests.tree.trees import entry, make, memory_trees
+from tests.tree.trees import entry, make, memory_trees, ranges
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +38,7 @@ def golden_trees(store: TreeStore) -> dict[str, Tree]:
 
 
 def golden_ids(store: TreeStore) -> dict[str, object]:
-    return {name: [tree.id, *(info.id for info in tree.ranges)] for name, tree in golden_trees(store).items()}
+    return {name: [tree.id, *(info.id for info in ranges(store, tree))] for name, tree in golden_trees(store).items()}
 
 
 def test_ids_are_those_of_the_first_version(tmp_path: Path) -> None:
@@ -68,12 +68,12 @@ def written(tmp_path: Path) -> tuple[Path, TreeStore, Tree]:
 def test_duckdb_reads_ranges_and_metaranges(written: tuple[Path, TreeStore, Tree]) -> None:
     import duckdb
 
-    folder, _, tree = written
-    ranges = f"{folder}/{RANGES_FOLDER}/*.parquet"
-    count, paths = duckdb.execute(f"select count(*), count(distinct path) from '{ranges}' where size = 1").fetchall()[0]
+    folder, store, tree = written
+    files = f"{folder}/{RANGES_FOLDER}/*.parquet"
+    count, paths = duckdb.execute(f"select count(*), count(distinct path) from '{files}' where size = 1").fetchall()[0]
     assert (count, paths) == (40, 40)
     top = duckdb.execute(f"select range_id, count from '{folder}/_strandline/metaranges/*.parquet'").fetchall()
-    assert top == [(info.id, info.count) for info in tree.ranges]
+    assert top == [(info.id, info.count) for info in ranges(store, tree)]
 
 
 def test_polars_reads_ranges(written: tuple[Path, TreeStore, Tree]) -> None:
@@ -135,7 +135,7 @@ def test_a_range_of_a_newer_format_is_refused(written: tuple[Path, TreeStore, Tr
 
 def test_a_missing_range_or_metarange_is_named(written: tuple[Path, TreeStore, Tree]) -> None:
     folder, store, tree = written
-    store.blobs.delete_many([tree.ranges[0].address])
+    store.blobs.delete_many([ranges(store, tree)[0].address])
     fresh = TreeStore(open_store(str(folder)))
     with pytest.raises(ObjectMissing, match="range"):
         fresh.find(fresh.tree(tree.ref), "k07")
@@ -150,7 +150,7 @@ def test_a_corrupted_metarange_is_refused(written: tuple[Path, TreeStore, Tree])
     table = pq.read_table(file)
     counts = pa.array([1] * table.num_rows, pa.int64())
     file.write_bytes(parquet(table.set_column(4, table.schema.field(4), counts)))
-    with pytest.raises(Corrupted, match="other ranges"):
+    with pytest.raises(Corrupted, match="other parts"):
         TreeStore(open_store(str(folder))).tree(tree.ref)
 
 
@@ -173,7 +173,7 @@ def test_every_path_of_a_range_is_found() -> None:
     names = ["", "a", "z", "é", "ü\x07\x9b", "\u202e", "漢字", "😀", "a/é"]
     store = memory_trees()
     tree = make(store, {f"{name}{number}": entry(number) for name in names for number in range(7)})
-    rows = store.rows(tree.ranges[0])
+    rows = store.rows(ranges(store, tree)[0])
     for part in (rows, rows.slice(5, 40)):
         opened = OpenRange(part)
         for path in part.column("path").to_pylist():

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from strandline.tree.merge import merge, strategy_for
 from strandline.tree.rows import Entry
 from strandline.tree.store import TreeStore
-from tests.tree.trees import entry, identities, make, memory_trees, read, small_ranges
+from tests.tree.trees import FLAT, entry, identities, make, memory_trees, read, small_ranges
 
 PATHS = st.integers(0, 30).map(lambda n: f"k{n:02d}")
 MODEL = st.dictionaries(PATHS, st.integers(0, 2).map(entry), max_size=25)
@@ -37,9 +37,9 @@ def oracle(base: Model, source: Model, dest: Model) -> tuple[dict[str, object], 
     return result, conflicts
 
 
-@given(MODEL, MODEL, MODEL)
-def test_a_merge_is_decided_path_by_path(base: Model, source: Model, dest: Model) -> None:
-    with small_ranges():
+@given(FLAT, MODEL, MODEL, MODEL)
+def test_a_merge_is_decided_path_by_path(flat_max: int, base: Model, source: Model, dest: Model) -> None:
+    with small_ranges(flat_max=flat_max):
         store = memory_trees()
         b, s, d = (make(store, model) for model in (base, source, dest))
         merged = merge(store, b, s, d, {})
@@ -50,9 +50,9 @@ def test_a_merge_is_decided_path_by_path(base: Model, source: Model, dest: Model
             assert merged.tree.id == make(memory_trees(), read(store, merged.tree)).id
 
 
-@given(MODEL, MODEL, MODEL)
-def test_strategies_decide_conflicts_and_nothing_else(base: Model, source: Model, dest: Model) -> None:
-    with small_ranges():
+@given(FLAT, MODEL, MODEL, MODEL)
+def test_strategies_decide_conflicts_and_nothing_else(flat_max: int, base: Model, source: Model, dest: Model) -> None:
+    with small_ranges(flat_max=flat_max):
         store = memory_trees()
         b, s, d = (make(store, model) for model in (base, source, dest))
         plain, conflicts = oracle(base, source, dest)

@@ -7,13 +7,18 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 
 from strandline.blob import open_store
 from strandline.ids import new_id
-from strandline.tree import chunking
+from strandline.tree import chunking, levels
 from strandline.tree.apply import apply
+from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import Changes, Entry, Staged, changes_from_staged, encode_staged, entries_of
 from strandline.tree.store import EMPTY, Tree, TreeStore
+
+FLAT = st.sampled_from([levels.FLAT_MAX, 2])
+"""How many ranges a tree without levels has at most: with the smaller number most trees of tests have levels."""
 
 
 def entry(content: object, metadata: str | None = None) -> Entry:
@@ -38,13 +43,22 @@ def read(store: TreeStore, tree: Tree) -> dict[str, Entry]:
     return {path: found for rows in store.scan(tree) for path, found in entries_of(rows)}
 
 
+def ranges(store: TreeStore, tree: Tree) -> list[RangeInfo]:
+    return list(store.ranges(tree))
+
+
 def identities(model: Mapping[str, Entry]) -> dict[str, object]:
     return {path: found.identity for path, found in model.items()}
 
 
 @contextmanager
-def small_ranges(mean_rows: int = 4, max_rows: int = 9) -> Iterator[None]:
+def small_ranges(mean_rows: int = 4, max_rows: int = 9, flat_max: int = levels.FLAT_MAX) -> Iterator[None]:
+    """Ranges of few rows; with a small `flat_max`, nodes of few parts as well."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunking, "_THRESHOLD", np.uint32(2**32 // mean_rows))
+        if flat_max < levels.FLAT_MAX:
+            patch.setattr(levels, "FLAT_MAX", flat_max)
+            patch.setattr(levels, "MEAN_CHILDREN", 2)
+            patch.setattr(levels, "MAX_CHILDREN", 4)
+        patch.setattr(chunking, "THRESHOLD", np.uint32(2**32 // mean_rows))
         patch.setattr(chunking, "MAX_ROWS", max_rows)
         yield

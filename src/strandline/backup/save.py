@@ -30,7 +30,7 @@ from strandline.backup.layout import (
     staged_key,
 )
 from strandline.blob import BlobNotFound, BlobStore, is_absolute
-from strandline.branch import repeats, transactions
+from strandline.branch import repeats, shared_changes, transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import CommitLog, commit_pair
 from strandline.branch.reflog import block_pairs, read_moves
@@ -47,7 +47,7 @@ from strandline.errors import AlreadyExists, BranchGone, Corrupted, NotFound, Ob
 from strandline.ids import CommitId, new_id
 from strandline.parallel import in_parallel
 from strandline.progress import Progress
-from strandline.tree.range_file import RangeInfo
+from strandline.tree.files import TreeFiles
 from strandline.tree.rows import changes_from_staged, column
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
 
@@ -177,6 +177,7 @@ class _Save:
         found.heads.add(now.head)
         found.blocks += block_pairs(self._stores, now)
         found.blocks += [*repeats.pairs(self._stores, now), *transactions.record_pairs(self._stores, now.branch_id)]
+        found.blocks += shared_changes.pairs(self._stores, now.branch_id)
         for move in read_moves(self._stores, now):
             found.heads |= {move.after, *([move.before] if move.before else [])}
         if now.compacted is not None:
@@ -200,14 +201,14 @@ class _Save:
     def _files(self, found: _Found) -> dict[str, int | None]:
         """The keys of all files that belong into the backup, with their sizes where those are on record."""
         files: dict[str, int | None] = {}
-        ranges: dict[str, RangeInfo] = {}
+        trees = TreeFiles(self._trees)
         for ref in found.trees - {EMPTY.ref}:
             files[f"{METARANGES_FOLDER}/{ref}.parquet"] = None
-            ranges.update((info.address, info) for info in self._trees.tree(ref).ranges)
-        files |= dict.fromkeys(ranges)
+            trees.add(self._trees.tree(ref))
+        files |= dict.fromkeys(trees.addresses)
         if self._data:
             files |= found.objects
-            for info in ranges.values():
+            for info in trees.ranges.values():
                 files |= _own_sizes(self._trees.rows(info))
             metadata = [key for key in files if is_metadata(key)]
             for keys in Reach(self._stores.trees.blobs, self._progress).from_metadata(metadata) if metadata else ():

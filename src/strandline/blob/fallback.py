@@ -22,6 +22,8 @@ class FallbackBlobs(BlobStore):
         self.front = front
         self.behind = behind
         self.url = front.url
+        self.readers = front.readers
+        self.is_remote = front.is_remote
 
     @property
     def own(self) -> BlobStore:
@@ -44,6 +46,9 @@ class FallbackBlobs(BlobStore):
 
     def put(self, key: str, data: bytes | BinaryIO, mode: PutMode = "overwrite") -> None:
         self.front.put(key, data, mode)
+
+    def put_new(self, blobs: Sequence[tuple[str, bytes]]) -> None:
+        self.front.put_new(blobs)
 
     def delete_many(self, keys: Iterable[str]) -> None:
         self.front.delete_many(keys)

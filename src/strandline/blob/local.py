@@ -38,6 +38,8 @@ _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 class LocalBlobStore(PartsStore):
     """Durability: with `synced` a put that returned survives a power loss; without, only a killed process."""
 
+    readers = 4 if (os.cpu_count() or 1) > 3 else 2  # what is read is decompressed and hashed
+
     def __init__(self, root: str | Path, *, synced: bool = True) -> None:
         self.root = Path(os.path.abspath(root))
         self.synced = synced

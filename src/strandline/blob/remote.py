@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from itertools import chain, islice
@@ -28,6 +28,7 @@ from strandline.blob.store import (
     read_from,
 )
 from strandline.errors import InvalidName, InvalidSettings, StoreUnavailable
+from strandline.parallel import THREADS, in_parallel
 
 READ_BUFFER_BYTES = 4 << 20
 DELETE_BATCH_KEYS = 1_000
@@ -133,6 +134,9 @@ class RemoteBlobStore(BlobStore):
     in the process, and what is in memory is only a copy there.
     """
 
+    readers = THREADS
+    is_remote = True
+
     def __init__(self, url: str, store: Any, prefix: str, spark_root: str) -> None:
         self.url = url
         self._store = store
@@ -180,6 +184,13 @@ class RemoteBlobStore(BlobStore):
             raise BlobNotFound(key) from None
         except Exception as error:
             raise self._failed(error, "no") from error
+
+    def put_new(self, blobs: Sequence[tuple[str, bytes]]) -> None:
+        if len(blobs) == 1:
+            self.put(*blobs[0], "create")
+            return
+        for _ in in_parallel(lambda blob: self.put(*blob, "create"), blobs):
+            pass
 
     def put(self, key: str, data: bytes | BinaryIO, mode: PutMode = "overwrite") -> None:
         name = self._key(key)

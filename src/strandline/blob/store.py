@@ -63,9 +63,13 @@ class BlobStore(ABC):
 
     Attributes:
         url: the root, as `open_store` takes it, without a trailing slash and without secrets.
+        readers: how many threads that read at once gain time; 1 where a store is not for threads.
+        is_remote: whether a call mostly waits for an answer.
     """
 
     url: str
+    readers: int = 1
+    is_remote: bool = False
 
     @abstractmethod
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -89,6 +93,11 @@ class BlobStore(ABC):
             BlobExists: mode is "create" and the key is taken.
         """
 
+    def put_new(self, blobs: Sequence[tuple[str, bytes]]) -> None:
+        """Store several blobs, whose keys are free, in any order; all of them are durable when it returns."""
+        for key, data in blobs:
+            self.put(key, data, "create")
+
     @abstractmethod
     def head(self, key: str) -> BlobInfo:
         """Size and identity of a blob.
@@ -96,6 +105,14 @@ class BlobStore(ABC):
         Raises:
             BlobNotFound: no such key.
         """
+
+    def exists(self, key: str) -> bool:
+        """Whether a blob is there."""
+        try:
+            self.head(key)
+        except BlobNotFound:
+            return False
+        return True
 
     @abstractmethod
     def delete_many(self, keys: Iterable[str]) -> None:

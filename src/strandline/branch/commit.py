@@ -29,6 +29,7 @@ from strandline.errors import Advice, Contention, NothingToCommit, OutcomeUnknow
 from strandline.ids import CommitId, StagingToken, new_id
 from strandline.tree.apply import apply
 from strandline.tree.diff import are_alike
+from strandline.tree.levels import is_large
 from strandline.tree.store import Tree, TreeRef
 
 
@@ -195,6 +196,8 @@ def _swap_until_decided(
 
 def _is_nothing_new(at: BranchAt, branch: BranchRecord, parent: Commit, tree: Tree) -> bool:
     if tree.id == parent.tree_id:
+        return True
+    if is_large(tree.parts) and at.stores.trees.are_same(tree, at.commits.tree(parent.id)):
         return True
     return bool(branch.has_etags) and are_alike(at.stores.trees, at.commits.tree(parent.id), tree)
 

@@ -27,6 +27,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         expect_unchanged: prefixes that the job relies on.
         guarded: prefixes in which nobody else may have changed anything since `base`.
         exact: paths that nobody else may have changed.
+        shared: other processes worked in it as well.
         files, rows, bytes: what was written; rows is None if some were not counted.
     """
 
@@ -46,6 +47,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     guarded: tuple[str, ...] = ()
     exact: tuple[str, ...] = ()
     on_staged: str = "fail"
+    shared: bool = False
     files: int = 0
     rows: int | None = 0
     bytes: int = 0

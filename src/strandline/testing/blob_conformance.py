@@ -44,6 +44,14 @@ class BlobStoreTests:
         store.put("a/b.txt", b"hello")
         assert store.get("a/b.txt") == b"hello"
 
+    def test_new_blobs_are_stored_together(self, store: BlobStore) -> None:
+        store.put_new([(f"new/{n}", b"%d" % n) for n in range(20)])
+        assert {key: store.get(key) for key in store.list_keys("new/")} == {f"new/{n}": b"%d" % n for n in range(20)}
+        with pytest.raises(BlobExists):
+            store.put_new([("new/20", b"x"), ("new/7", b"x")])
+        assert store.get("new/7") == b"7"
+        store.put_new([])
+
     def test_an_empty_blob_is_a_blob(self, store: BlobStore) -> None:
         store.put("empty", b"")
         assert store.get("empty") == b""

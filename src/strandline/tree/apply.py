@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.tree.ahead import read_ahead
 from strandline.tree.build import TreeBuilder, ends_of_range
 from strandline.tree.chunking import natural_ends
+from strandline.tree.node_file import NodeInfo
+from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import (
     POOL,
     BoolArray,
@@ -57,26 +61,46 @@ def apply(store: TreeStore, base: Tree, batches: Iterable[Changes]) -> Applied:
 
 
 class _Overlay:
-    """A cursor in the base: the range that it stands in, and the rows of it that no batch has passed yet."""
+    """A cursor in the base: the range that it stands in, and the rows of it that no batch has passed yet.
+
+    The range lies in nodes that were opened because it has changes; what is beside it in them is carried over unread.
+    """
 
     def __init__(self, store: TreeStore, base: Tree, builder: TreeBuilder) -> None:
         self._store = store
         self._base = base
         self._builder = builder
-        self._at = 0
+        self._levels = [_Level(base)]
+        self._info: RangeInfo | None = None
         self._rest: pa.Table | None = None
         self.changed = 0
 
     def feed(self, batch: Changes) -> None:
+        # where nothing is waited for, threads that decode take the interpreter from this one, and from those that write
+        wanted = self._touched(batch) if self._store.blobs.is_remote else ()
+        with closing(read_ahead(self._store, wanted, lambda info: (info,))) as ahead:
+            self._feed(batch, ahead)
+
+    def _touched(self, batch: Changes) -> Iterator[RangeInfo]:
+        """The ranges into which the changes of a batch fall, in order."""
+        start = 0
+        while start < len(batch):
+            info = self._store.first_range(self._base, batch.paths[start].as_py())
+            if info is None:
+                return
+            yield info
+            start = pc.search_sorted(batch.paths, info.max_path, side="right").as_py()
+
+    def _feed(self, batch: Changes, ahead: Iterator[RangeInfo]) -> None:
         paths = batch.paths
         start = 0
         while start < len(batch):
+            next(ahead, None)
             first = paths[start].as_py()
-            self._skip_to(first)
-            if self._at == len(self._base.ranges):
-                self._merge(None, batch.slice(start, len(batch)), natural_ends)
+            info = self._info = self._skip_to(first)
+            if info is None:
+                self._merge(None, batch.slice(start, len(batch)))
                 return
-            info = self._base.ranges[self._at]
             end = len(batch)
             if paths[end - 1].as_py() > info.max_path:
                 end = pc.search_sorted(paths, info.max_path, side="right").as_py()
@@ -86,50 +110,82 @@ class _Overlay:
             if end == len(batch):
                 last = paths[end - 1].as_py()
                 passed = pc.search_sorted(column(rows, "path"), last, side="right").as_py()
-            self._merge(rows.slice(0, passed), batch.slice(start, end), natural_ends)
+            self._merge(rows.slice(0, passed), batch.slice(start, end))
             self._rest = rows.slice(passed)
             start = end
 
-    def _skip_to(self, path: str) -> None:
-        """Pass all ranges that end before `path`."""
-        ranges = self._base.ranges
-        target = bisect_left(self._base.max_paths, path, lo=self._at)
-        if self._rest is not None and target > self._at:
-            self._pass_rest()
-        while self._at < target:
-            if self._builder.at_boundary and target < len(ranges):
-                # only the last range of a tree can be open, and it is not among these
-                self._builder.add_ranges(ranges[self._at : target])
-                self._at = target
+    def _skip_to(self, path: str) -> RangeInfo | None:
+        """Pass all that ends before `path`; the range where it is or belongs, None behind the last one."""
+        if self._info is not None:
+            if self._info.max_path >= path:
+                return self._info
+            self._pass_range()
+        while self._levels:
+            level = self._levels[-1]
+            self._pass(bisect_left(level.node.max_paths, path, lo=level.at))
+            if level.at == len(level.node.parts):
+                if len(self._levels) == 1:
+                    return None
+                self._leave()
+                continue
+            part = level.node.parts[level.at]
+            if not isinstance(part, NodeInfo):
+                return part
+            self._builder.open_node(part)
+            self._levels.append(_Level(self._store.open_node(part)))
+        return None
+
+    def _leave(self) -> None:
+        """Go up: the node that was opened is passed, part by part."""
+        self._levels.pop()
+        self._levels[-1].at += 1
+
+    def _pass(self, target: int) -> None:
+        """Pass parts of the innermost level unread."""
+        level = self._levels[-1]
+        parts = level.node.parts
+        closed = target - (target > level.at and self._base.is_last(parts[target - 1]))
+        while level.at < target:
+            if level.at < closed and self._builder.at_boundary:
+                self._builder.add_parts(parts[level.at : closed])
+                level.at = closed
             else:
-                self._builder.add_range(ranges[self._at])
-                self._at += 1
+                self._builder.add_part(parts[level.at], is_last=self._base.is_last(parts[level.at]))
+                level.at += 1
 
-    def _pass_rest(self) -> None:
-        assert self._rest is not None
-        self._builder.add_rows(self._rest, ends_of_range(self._base.ranges[self._at], self._rest))
-        self._rest = None
-        self._at += 1
+    def _pass_range(self) -> None:
+        """Pass the range that the cursor stands in: what no batch has passed of it, or all of it."""
+        assert self._info is not None
+        if self._rest is not None:
+            self._builder.add_rows(self._rest, ends_of_range(self._info, self._rest))
+        self._info = self._rest = None
+        self._levels[-1].at += 1
 
-    def _merge(self, rows: pa.Table | None, changes: Changes, ends: object) -> None:
+    def _merge(self, rows: pa.Table | None, changes: Changes) -> None:
         base_rows = rows if rows is not None else changes.rows.slice(0, 0)
         base_ends = np.zeros(0, np.bool_)
         if rows is not None:
-            base_ends = ends_of_range(self._base.ranges[self._at], rows)
+            assert self._info is not None
+            base_ends = ends_of_range(self._info, rows)
         merged, merged_ends, changed = overlay_rows(base_rows, base_ends, changes)
         self.changed += changed
         self._builder.add_rows(merged, merged_ends)
 
     def finish(self) -> None:
-        if self._rest is not None:
-            self._pass_rest()
-        ranges = self._base.ranges
-        while self._at < len(ranges):
-            if self._builder.at_boundary:
-                self._builder.add_ranges(ranges[self._at :])
-                return
-            self._builder.add_range(ranges[self._at])
-            self._at += 1
+        if self._info is not None:
+            self._pass_range()
+        self._pass(len(self._levels[-1].node.parts))
+        while len(self._levels) > 1:
+            self._leave()
+            self._pass(len(self._levels[-1].node.parts))
+
+
+@dataclass(slots=True)
+class _Level:
+    """A node on the way to the cursor, and where it stands in it. The highest one is the tree."""
+
+    node: Tree
+    at: int = 0
 
 
 def _splice(

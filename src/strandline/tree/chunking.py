@@ -21,17 +21,22 @@ MAX_ROWS = 4 * MEAN_ROWS
 MAX_BYTES = 8 << 20
 """Cap on the raw bytes of a range, as `row_bytes` counts them."""
 FIXED_ROW_BYTES = 16
-_THRESHOLD = np.uint32(2**32 // MEAN_ROWS)
+THRESHOLD = np.uint32(2**32 // MEAN_ROWS)
 _STRINGS = ("path", "physical_address", "checksum", "content_type", "user_metadata", "etag")
 
 
 def natural_ends(paths: pa.StringArray) -> BoolArray:
     """Which paths end a range wherever they occur."""
-    return path_hashes(paths) < _THRESHOLD
+    return path_hashes(paths) < THRESHOLD
+
+
+def path_hash(path: str) -> int:
+    """As `rows.path_hashes` has it."""
+    return (zlib.crc32(path.encode()) * 2_654_435_761) % 2**32
 
 
 def is_natural_end(path: str) -> bool:
-    return (zlib.crc32(path.encode()) * 2_654_435_761) % 2**32 < int(_THRESHOLD)
+    return path_hash(path) < int(THRESHOLD)
 
 
 def is_closed(last_path: str, rows: int, raw_bytes: int) -> bool:

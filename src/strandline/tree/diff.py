@@ -11,9 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from strandline.tree.ahead import read_ahead
+from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import Changes, column, concat, same_identity
-from strandline.tree.segments import same_ranges, segments
+from strandline.tree.segments import Segment, are_ranges, same_parts, segments
 from strandline.tree.store import Tree, TreeStore
+
+Stretch = tuple[list[RangeInfo], list[RangeInfo]]
+"""The ranges of two trees between two places where neither has a range that crosses."""
 
 
 class Kind(IntEnum):
@@ -102,9 +107,11 @@ def diff_of(
     store: TreeStore, left: Tree, right: Tree, wanted: Callable[[pa.StringArray], pa.BooleanArray]
 ) -> Iterator[Difference]:
     """Differences of some paths, in order: ranges that have none of them are not compared."""
-    for left_ranges, right_ranges in segments(left, right):
-        if same_ranges(left_ranges, right_ranges):
+    for left_ranges, right_ranges in segments((left, right), _is_same, store.parts_of):
+        if same_parts(left_ranges, right_ranges):
             continue
+        assert are_ranges(left_ranges)
+        assert are_ranges(right_ranges)
         if not any(pc.any(wanted(store.paths(info))).as_py() for info in (*left_ranges, *right_ranges)):
             continue
         some = [concat([_only(store.rows(info), wanted) for info in ranges]) for ranges in (left_ranges, right_ranges)]
@@ -113,28 +120,52 @@ def diff_of(
             yield found
 
 
+def _is_same(segment: Segment) -> bool:
+    return same_parts(*segment)
+
+
 def _only(rows: pa.Table, wanted: Callable[[pa.StringArray], pa.BooleanArray]) -> pa.Table:
     return rows.filter(wanted(column(rows, "path"))).combine_chunks()
 
 
 def diff(store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | None = None) -> Iterator[Difference]:
     """Differences between two trees in `start <= path < end`, in order, none of them empty."""
-    if left.id == right.id:
-        return
-    for left_ranges, right_ranges in segments(left, right):
-        if same_ranges(left_ranges, right_ranges):
-            continue
-        all_ranges = left_ranges + right_ranges
-        if end is not None and all(info.min_path >= end for info in all_ranges):
-            return
-        if all(info.max_path < start for info in all_ranges):
-            continue
-        found = compare_rows(
-            concat([store.open_range(info).between(start, end) for info in left_ranges]),
-            concat([store.open_range(info).between(start, end) for info in right_ranges]),
-        )
+    wanted = stretches(store, left, right, start, end)
+    for stretch in read_ahead(store, wanted, lambda stretch: (*stretch[0], *stretch[1])):
+        found = compare(store, stretch, start, end)
         if len(found):
             yield found
+
+
+def stretches(store: TreeStore, left: Tree, right: Tree, start: str = "", end: str | None = None) -> Iterator[Stretch]:
+    """The ranges of two trees that may differ in `start <= path < end`, in order; nodes are opened as needed."""
+    if left.id == right.id:
+        return
+
+    def is_before(segment: Segment) -> bool:
+        return all(part.max_path < start for side in segment for part in side)
+
+    def is_after(segment: Segment) -> bool:
+        return end is not None and all(part.min_path >= end for side in segment for part in side)
+
+    def is_settled(segment: Segment) -> bool:
+        return _is_same(segment) or is_before(segment) or is_after(segment)
+
+    for segment in segments((left, right), is_settled, store.parts_of):
+        left_ranges, right_ranges = segment
+        if same_parts(left_ranges, right_ranges) or is_before(segment):
+            continue
+        if is_after(segment):
+            return
+        assert are_ranges(left_ranges)
+        assert are_ranges(right_ranges)
+        yield left_ranges, right_ranges
+
+
+def compare(store: TreeStore, stretch: Stretch, start: str = "", end: str | None = None) -> Difference:
+    """What differs in a stretch."""
+    left, right = (concat([store.open_range(info).between(start, end) for info in side]) for side in stretch)
+    return compare_rows(left, right)
 
 
 def are_alike(store: TreeStore, left: Tree, right: Tree) -> bool:

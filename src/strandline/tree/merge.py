@@ -17,14 +17,15 @@ import pyarrow.compute as pc
 from strandline.tree.apply import overlay_rows
 from strandline.tree.build import TreeBuilder, ends_of_range
 from strandline.tree.diff import compare_rows
+from strandline.tree.node_file import Part
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import Changes, column, concat, same_identity
-from strandline.tree.segments import same_ranges, segments
+from strandline.tree.segments import Segment, are_ranges, same_parts, segments
 from strandline.tree.store import Tree, TreeStore
 
 Strategy = Literal["source-wins", "dest-wins"]
-Strategies = Mapping[str, Strategy]
-"""What to do with conflicts, by path prefix; the longest prefix counts, "" is everything."""
+Strategies = Mapping[str, Strategy | None]
+"""What to do with conflicts, by path prefix; the longest prefix counts, "" is everything. None leaves them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,27 +47,37 @@ def merge(store: TreeStore, base: Tree, source: Tree, dest: Tree, strategies: St
     """
     conflicts: dict[str, str] = {}
     with TreeBuilder(store, dest, source) as builder:
-        for in_base, in_source, in_dest in segments(base, source, dest):
-            if same_ranges(in_base, in_source) or same_ranges(in_source, in_dest):
-                chosen = in_dest
-            elif same_ranges(in_base, in_dest):
-                chosen = in_source
-            else:
-                _merge_rows(store, builder, (in_base, in_source, in_dest), strategies, conflicts)
+        for segment in segments((base, source, dest), lambda one: _chosen(one) is not None, builder.open_node):
+            chosen = _chosen(segment)
+            if chosen is None:
+                _merge_rows(store, builder, segment, strategies, conflicts)
                 continue
-            for info in chosen:
-                builder.add_range(info)
+            from_tree = source if chosen is segment[1] else dest
+            for part in chosen:
+                builder.add_part(part, is_last=from_tree.is_last(part))
         return Merged(dest, conflicts) if conflicts else Merged(builder.finish())
+
+
+def _chosen(segment: Segment) -> list[Part] | None:
+    """The side that holds what both sides make of a stretch, if that is one of them as it is."""
+    in_base, in_source, in_dest = segment
+    if same_parts(in_base, in_source) or same_parts(in_source, in_dest):
+        return in_dest
+    return in_source if same_parts(in_base, in_dest) else None
 
 
 def _merge_rows(
     store: TreeStore,
     builder: TreeBuilder,
-    segment: tuple[list[RangeInfo], list[RangeInfo], list[RangeInfo]],
+    segment: Segment,
     strategies: Strategies,
     conflicts: dict[str, str],
 ) -> None:
-    base, source, dest = (concat([store.rows(info) for info in ranges]) for ranges in segment)
+    sides: list[list[RangeInfo]] = []
+    for parts in segment:
+        assert are_ranges(parts)
+        sides.append(parts)
+    base, source, dest = (concat([store.rows(info) for info in ranges]) for ranges in sides)
     wanted = compare_rows(base, source)
     at = pc.index_in(wanted.paths, value_set=column(dest, "path"))
     present = dest.take(at)
@@ -83,7 +94,7 @@ def _merge_rows(
         if strategy is None:
             conflicts[path] = _both(*(bool(side[i]) for side in there))
         take[i] = strategy == "source-wins"
-    ends = [ends_of_range(info, store.rows(info)) for info in segment[2]]
+    ends = [ends_of_range(info, store.rows(info)) for info in sides[2]]
     chosen = np.flatnonzero(take)
     all_changes = wanted.as_changes()
     changes = Changes(all_changes.rows.take(pa.array(chosen)), all_changes.deleted[chosen])

@@ -5,8 +5,8 @@ The hash is of the values, not of the file, so that another version of the Parqu
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import msgspec
 import numpy as np
@@ -18,7 +18,8 @@ from strandline.errors import Corrupted, NewerFormat
 from strandline.ids import MetaRangeId, RangeId
 from strandline.tree.rows import POOL, SCHEMA, column
 
-TREE_FORMAT = 1
+FLAT_FORMAT = 1
+"""Of metaranges that list ranges."""
 RANGE_FORMAT = 2
 """What is read. 2 has the column `etag`, and is written only for ranges in which some object has an ETag."""
 VERSION_KEY = b"strandline.format"
@@ -36,7 +37,10 @@ class RangeInfo(msgspec.Struct, frozen=True, gc=False):
         min_path, max_path: its first and last path.
         count: its rows.
         raw_bytes: the size that `chunking.raw_bytes` gives.
+        height: of a node, how many levels are below it; of a range none.
     """
+
+    height: ClassVar[int] = 0
 
     id: RangeId
     address: str
@@ -117,16 +121,24 @@ def metarange_id(ranges: Sequence[RangeInfo]) -> MetaRangeId:
     return MetaRangeId(digest.hexdigest(length=ID_BYTES))
 
 
-def _write(table: pa.Table, version: int) -> bytes:
-    buffer = io.BytesIO()
+def write_parquet(table: pa.Table, version: int) -> bytes:
+    """A file of a tree, with the format of its kind of file."""
+    buffer = pa.BufferOutputStream()
     versioned = table.replace_schema_metadata({VERSION_KEY: b"%d" % version})
     pq.write_table(versioned, buffer, compression=COMPRESSION, use_dictionary=False, memory_pool=POOL)
-    return buffer.getvalue()
+    content: bytes = buffer.getvalue().to_pybytes()
+    return content
 
 
-def _read(
+def read_parquet(
     data: bytes, schema_of: Callable[[int], pa.Schema], newest: int, name: str, columns: list[str] | None = None
 ) -> pa.Table:
+    """The rows of such a file, whose columns are those of its format.
+
+    Raises:
+        Corrupted: it is not a Parquet file, or has other columns.
+        NewerFormat: a newer strandline wrote it.
+    """
     advice = "Restore the file from a backup, or use a commit that does not need it."
     try:
         table = pq.ParquetFile(pa.BufferReader(data)).read(columns, use_threads=False)
@@ -151,7 +163,7 @@ def _read(
 
 def write_rows(rows: pa.Table) -> bytes:
     version = _format_of(rows)
-    return _write(rows.select(_schema_of(version).names), version)
+    return write_parquet(rows.select(_schema_of(version).names), version)
 
 
 def read_rows(data: bytes, expected: RangeId) -> pa.Table:
@@ -161,7 +173,7 @@ def read_rows(data: bytes, expected: RangeId) -> pa.Table:
         Corrupted: it does not, or is not a Parquet file.
         NewerFormat: a newer strandline wrote it.
     """
-    rows = _read(data, _schema_of, RANGE_FORMAT, f"Range {expected}")
+    rows = read_parquet(data, _schema_of, RANGE_FORMAT, f"Range {expected}")
     if "etag" not in rows.schema.names:
         rows = rows.append_column(SCHEMA.field("etag"), pa.nulls(rows.num_rows, pa.string()))
     found = range_id(rows)
@@ -175,7 +187,7 @@ def read_rows(data: bytes, expected: RangeId) -> pa.Table:
 
 def read_paths(data: bytes, expected: RangeId) -> pa.StringArray:
     """The paths of a range, of which nothing else is read; its id, which is that of whole rows, is not checked."""
-    table = _read(data, lambda _: _PATHS, RANGE_FORMAT, f"Range {expected}", _PATHS.names)
+    table = read_parquet(data, lambda _: _PATHS, RANGE_FORMAT, f"Range {expected}", _PATHS.names)
     return table.column("path").chunk(0) if table.num_rows else pa.array([], pa.string())
 
 
@@ -188,21 +200,4 @@ def write_ranges(ranges: Sequence[RangeInfo]) -> bytes:
         pa.array([info.count for info in ranges], pa.int64()),
         pa.array([info.raw_bytes for info in ranges], pa.int64()),
     ]
-    return _write(pa.Table.from_arrays(columns, schema=METARANGE_SCHEMA), TREE_FORMAT)
-
-
-def read_ranges(data: bytes, expected: MetaRangeId) -> tuple[RangeInfo, ...]:
-    """Read a metarange and check it against its id; raises like `read_rows`."""
-    table = _read(data, lambda _: METARANGE_SCHEMA, TREE_FORMAT, f"Metarange {expected}")
-    columns = [column(table, name).to_pylist() for name in METARANGE_SCHEMA.names]
-    ranges = tuple(map(RangeInfo, *columns))
-    try:
-        found = metarange_id(ranges)
-    except (ValueError, OverflowError, AttributeError, TypeError):
-        found = MetaRangeId("not even computable")
-    if found != expected:
-        raise Corrupted(
-            f"Metarange {expected} holds other ranges than were written: their hash is {found}.",
-            next="Restore the file from a backup, or use another commit.",
-        )
-    return ranges
+    return write_parquet(pa.Table.from_arrays(columns, schema=METARANGE_SCHEMA), FLAT_FORMAT)

@@ -1,4 +1,4 @@
-"""Trees in an object store: loads and writes ranges and metaranges, and keeps the ones used last in memory.
+"""Trees in an object store: loads and writes ranges, nodes and metaranges, and keeps the ones used last in memory.
 
 A file is named by its content id and a suffix that no other writing shares. So nobody ever reuses a file merely because
 it exists: it may be garbage that somebody is about to delete.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,12 +21,20 @@ from strandline.errors import Corrupted, ObjectMissing
 from strandline.ids import MetaRangeId, new_id
 from strandline.tree.cache import ByteBoundedCache, CacheBudget
 from strandline.tree.chunking import raw_bytes
+from strandline.tree.node_file import (
+    NodeInfo,
+    Part,
+    levelled_id,
+    node_id,
+    read_metarange,
+    read_node,
+    write_parts,
+)
 from strandline.tree.range_file import (
     RangeInfo,
     metarange_id,
     range_id,
     read_paths,
-    read_ranges,
     read_rows,
     write_ranges,
     write_rows,
@@ -33,11 +42,12 @@ from strandline.tree.range_file import (
 from strandline.tree.rows import SCHEMA, Entry, column
 
 RANGES_FOLDER = "_strandline/ranges"
+NODES_FOLDER = "_strandline/nodes"
 METARANGES_FOLDER = "_strandline/metaranges"
 CACHE_MAX_BYTES = 256 << 20
 DIFFS_MAX_BYTES = 32 << 20
-RANGE_INFO_BYTES = 400
-"""What a range of an opened metarange takes in memory, roughly."""
+PART_BYTES = 400
+"""What a part of an opened metarange or node takes in memory, roughly."""
 
 TreeRef = str
 """Names a written metarange: content id, '-', suffix. Equal content in two places has two refs and one id."""
@@ -63,23 +73,33 @@ _this_thread = threading.local()
 
 
 class Tree:
-    """An opened metarange: all paths of a commit, as the sorted list of its ranges."""
+    """An opened metarange: all paths of a commit, as the sorted list of its ranges, or of nodes above them.
 
-    __slots__ = ("id", "max_paths", "ranges", "ref")
+    Attributes:
+        parts: all of one height, in order.
+        max_paths: the last path of each.
+    """
 
-    def __init__(self, ref: TreeRef, ranges: tuple[RangeInfo, ...]) -> None:
+    __slots__ = ("id", "max_paths", "parts", "ref")
+
+    def __init__(self, ref: TreeRef, parts: tuple[Part, ...]) -> None:
         self.ref = ref
         self.id = id_of(ref)
-        self.ranges = ranges
-        self.max_paths = [info.max_path for info in ranges]
+        self.parts = parts
+        self.max_paths = [part.max_path for part in parts]
 
     @property
     def count(self) -> int:
-        return sum(info.count for info in self.ranges)
+        return sum(part.count for part in self.parts)
 
-    def first_at(self, path: str) -> int:
-        """Index of the first range that can hold `path` or something after it."""
-        return bisect_left(self.max_paths, path)
+    @property
+    def height(self) -> int:
+        """How many levels of nodes there are."""
+        return self.parts[0].height if self.parts else 0
+
+    def is_last(self, part: Part) -> bool:
+        """Whether nothing comes after a part of the tree: only then may more be appended to it."""
+        return part.max_path == self.max_paths[-1]
 
 
 def id_of(ref: TreeRef) -> MetaRangeId:
@@ -136,12 +156,19 @@ class TreeStore:
         blobs: the repository's storage namespace.
         cache_max_bytes: how much of opened ranges and metaranges stays in memory.
         budget: shared with other repositories: what all of them keep together.
+        has_levels: whether large trees are written with nodes, which older versions refuse.
     """
 
     def __init__(
-        self, blobs: BlobStore, cache_max_bytes: int = CACHE_MAX_BYTES, budget: CacheBudget | None = None
+        self,
+        blobs: BlobStore,
+        cache_max_bytes: int = CACHE_MAX_BYTES,
+        budget: CacheBudget | None = None,
+        *,
+        has_levels: bool = True,
     ) -> None:
         self.blobs = blobs
+        self.has_levels = has_levels
         # the names of files end in a part that no other file shares, whosever it is
         self._opened: ByteBoundedCache[OpenRange] = ByteBoundedCache(cache_max_bytes, budget, "range")
         self._trees: ByteBoundedCache[Tree] = ByteBoundedCache(cache_max_bytes, budget, "tree")
@@ -160,9 +187,54 @@ class TreeStore:
         tree = self._trees.get(ref)
         if tree is None:
             data = self._load(f"{METARANGES_FOLDER}/{ref}.parquet", f"metarange {ref}")
-            tree = Tree(ref, read_ranges(data, id_of(ref)))
-            self._trees.put(ref, tree, RANGE_INFO_BYTES * (1 + len(tree.ranges)))
+            tree = Tree(ref, read_metarange(data, id_of(ref)))
+            self._trees.put(ref, tree, PART_BYTES * (1 + len(tree.parts)))
         return tree
+
+    def open_node(self, info: NodeInfo) -> Tree:
+        """What a node lists, as a tree of its own; raises like `tree`."""
+        node = self._trees.get(info.address)
+        if node is None:
+            parts = read_node(self._load(info.address, f"node {info.id}"), info)
+            if not parts or (len(parts), parts[0].min_path, parts[-1].max_path) != (
+                info.children,
+                info.min_path,
+                info.max_path,
+            ):
+                raise Corrupted(f"Node {info.id} lists other parts than the node above it says.")
+            node = Tree(info.address, parts)
+            self._trees.put(info.address, node, PART_BYTES * (1 + len(parts)))
+        return node
+
+    def parts_of(self, info: NodeInfo) -> tuple[Part, ...]:
+        return self.open_node(info).parts
+
+    def first_range(self, tree: Tree, path: str) -> RangeInfo | None:
+        """The first range that can hold a path or something after it; None if all of the tree is before it."""
+        while True:
+            at = bisect_left(tree.max_paths, path)
+            if at == len(tree.parts):
+                return None
+            part = tree.parts[at]
+            if not isinstance(part, NodeInfo):
+                return part
+            tree = self.open_node(part)
+
+    def ranges(self, tree: Tree, start: str = "") -> Iterator[RangeInfo]:
+        """The ranges from the first one on that can hold a path or something after it, in order; nodes as needed."""
+        for at in range(bisect_left(tree.max_paths, start), len(tree.parts)):
+            part = tree.parts[at]
+            if isinstance(part, NodeInfo):
+                yield from self.ranges(self.open_node(part), start)
+            else:
+                yield part
+
+    def are_same(self, one: Tree, other: Tree) -> bool:
+        """Whether two trees have the same ranges: one may be flat that is levelled now, and so has another id."""
+        if one.id == other.id or one.height == other.height or one.count != other.count:
+            return one.id == other.id
+        sides = self.ranges(one), self.ranges(other)
+        return all(a is not None and b is not None and a.id == b.id for a, b in zip_longest(*sides))
 
     def open_range(self, info: RangeInfo) -> OpenRange:
         """The rows of a range; raises like `tree`."""
@@ -175,6 +247,20 @@ class TreeStore:
             self._opened.put(info.address, opened, rows.nbytes)
         return opened
 
+    @property
+    def readers(self) -> int:
+        """How many threads may read ranges at once for the calling one."""
+        return 1 if getattr(_this_thread, "reads_no_files", False) else self.blobs.readers
+
+    @property
+    def ahead_max_bytes(self) -> int:
+        """How much may be read before it is needed."""
+        return self._opened.max_bytes // 4
+
+    def is_in_memory(self, info: RangeInfo) -> bool:
+        """Whether the rows of a range need not be read, if they are wanted soon."""
+        return self._opened.get(info.address) is not None
+
     def paths(self, info: RangeInfo) -> pa.StringArray:
         """The paths of a range, for a first look: of a range that is not in memory nothing else is read."""
         opened = self._opened.get(info.address)
@@ -184,10 +270,9 @@ class TreeStore:
 
     def holds(self, tree: Tree, start: str, end: str) -> bool:
         """Whether a tree has a path with `start <= path < end`; at an empty end, one from there on."""
-        at = tree.first_at(start)
-        if at == len(tree.ranges):
+        info = self.first_range(tree, start)
+        if info is None:
             return False
-        info = tree.ranges[at]
         if info.min_path >= start:
             return not end or info.min_path < end
         paths = self.paths(info)
@@ -208,14 +293,22 @@ class TreeStore:
                 next="Restore it from a backup of the object store, or use a commit that does not need it.",
             ) from None
 
-    def write_range(self, rows: pa.Table, known: dict[str, RangeInfo]) -> RangeInfo:
+    def write_range(self, rows: pa.Table, known: Mapping[str, Part]) -> RangeInfo:
         """Write a range, unless it is one of `known`, the ranges of the tree that the new one is made from."""
+        info, content = self.new_range(rows, known)
+        if content is not None:
+            self.blobs.put(info.address, content, "create")
+        return info
+
+    def new_range(self, rows: pa.Table, known: Mapping[str, Part]) -> tuple[RangeInfo, bytes | None]:
+        """A range and its file, which is still to be written; none if it is one of `known`."""
         rows = rows.combine_chunks()
         if rows.get_total_buffer_size() > 2 * rows.nbytes:
             rows = rows.take(pa.array(np.arange(rows.num_rows)))  # a small slice would keep all that it was cut from
         content_id = range_id(rows)
-        if content_id in known:
-            return known[content_id]
+        held = known.get(content_id)
+        if isinstance(held, RangeInfo):
+            return held, None
         paths = column(rows, "path")
         info = RangeInfo(
             id=content_id,
@@ -225,31 +318,57 @@ class TreeStore:
             count=len(paths),
             raw_bytes=raw_bytes(rows),
         )
-        self.blobs.put(info.address, write_rows(rows), "create")
         self._opened.put(info.address, OpenRange(rows), rows.nbytes)
-        return info
+        return info, write_rows(rows)
 
-    def write_tree(self, ranges: tuple[RangeInfo, ...]) -> Tree:
-        """Write a metarange; all its ranges are durable by then."""
-        if not ranges:
+    def new_node(self, parts: Sequence[Part], known: Mapping[str, Part]) -> tuple[NodeInfo, bytes | None]:
+        """A node and its file, as `new_range`."""
+        id = node_id(parts)
+        held = known.get(id)
+        if isinstance(held, NodeInfo):
+            return held, None
+        info = NodeInfo(
+            id=id,
+            address=f"{NODES_FOLDER}/{id}-{new_id()}.parquet",
+            min_path=parts[0].min_path,
+            max_path=parts[-1].max_path,
+            count=sum(part.count for part in parts),
+            raw_bytes=sum(part.raw_bytes for part in parts),
+            height=parts[0].height + 1,
+            children=len(parts),
+        )
+        self._trees.put(info.address, Tree(info.address, tuple(parts)), PART_BYTES * (1 + len(parts)))
+        return info, write_parts(parts)
+
+    def write_tree(self, parts: tuple[Part, ...], files: Sequence[tuple[str, bytes]] = ()) -> Tree:
+        """Write a metarange, and what of its nodes and ranges is not written yet; all of it is durable in the end.
+
+        Nothing refers to any of the files before the caller publishes the tree, so their order does not matter: to a
+        remote store they go side by side.
+
+        Args:
+            files: keys and contents of the nodes and ranges.
+        """
+        if not parts:
             return EMPTY
-        ref = f"{metarange_id(ranges)}-{new_id()}"
-        self.blobs.put(f"{METARANGES_FOLDER}/{ref}.parquet", write_ranges(ranges), "create")
-        tree = Tree(ref, ranges)
-        self._trees.put(ref, tree, RANGE_INFO_BYTES * (1 + len(ranges)))
+        if parts[0].height:
+            ref, data = f"{levelled_id(parts)}-{new_id()}", write_parts(parts)
+        else:
+            ranges = cast("tuple[RangeInfo, ...]", parts)
+            ref, data = f"{metarange_id(ranges)}-{new_id()}", write_ranges(ranges)
+        self.blobs.put_new([*files, (f"{METARANGES_FOLDER}/{ref}.parquet", data)])
+        tree = Tree(ref, parts)
+        self._trees.put(ref, tree, PART_BYTES * (1 + len(parts)))
         return tree
 
     def find(self, tree: Tree, path: str) -> Entry | None:
         """The entry of a path, or None."""
-        at = tree.first_at(path)
-        if at == len(tree.ranges) or tree.ranges[at].min_path > path:
-            return None
-        return self.open_range(tree.ranges[at]).find(path)
+        info = self.first_range(tree, path)
+        return None if info is None or info.min_path > path else self.open_range(info).find(path)
 
     def scan(self, tree: Tree, start: str = "", end: str | None = None) -> Iterator[pa.Table]:
         """The rows with `start <= path < end`, in order, range by range."""
-        for at in range(tree.first_at(start), len(tree.ranges)):
-            info = tree.ranges[at]
+        for info in self.ranges(tree, start):
             if end is not None and info.min_path >= end:
                 return
             inside = info.min_path >= start and (end is None or info.max_path < end)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.blob import BlobNotFound, BlobStore
+from strandline.blob import BlobStore
 from strandline.core.iceberg_files import is_metadata
 from strandline.core.namespace import MARKER, READERS
 from strandline.core.physical import ICEBERG_ROOT
@@ -74,14 +74,7 @@ class Files:
 
     def late_metadata(self) -> list[str]:
         """The same of metadata that came after the files were listed. What was lost is left out: fsck tells of it."""
-        return [key for key in sorted(self._unlisted_metadata) if self._is_there(key)]
-
-    def _is_there(self, key: str) -> bool:
-        try:
-            self._blobs.head(key)
-        except BlobNotFound:
-            return False
-        return True
+        return [key for key in sorted(self._unlisted_metadata) if self._blobs.exists(key)]
 
     @cached_property
     def iceberg_parts(self) -> dict[str, npt.NDArray[np.int64]]:

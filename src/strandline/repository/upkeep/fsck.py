@@ -31,6 +31,7 @@ from strandline.ids import CommitId
 from strandline.parallel import in_parallel
 from strandline.progress import Progress, no_progress
 from strandline.repository.upkeep.files import Files
+from strandline.tree.files import TreeFiles
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import column
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
@@ -126,6 +127,7 @@ class _Fsck:
         self._audit = FsckReport()
         self._expired = set(expired(core.stores))
         self._trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
+        self._broken: list[str] = []
         self._commits = CommitLog(core.stores)
         self._staged: list[pa.Table] = []
 
@@ -133,16 +135,16 @@ class _Fsck:
         heads, tree_refs = self._refs()
         for ref in self._walk(heads):
             tree_refs.setdefault(ref, "a commit")
-        ranges, metarange_keys = self._ranges(tree_refs)
+        found, metarange_keys = self._parts(tree_refs)
         self._files = Files(self._core.stores.trees.blobs)
-        self._files.mark(pa.array([*metarange_keys, *ranges], pa.string()))
+        self._files.mark(pa.array([*metarange_keys, *found.addresses], pa.string()))
         for rows in self._staged:
             self._objects(rows)
-        for done, info in enumerate(ranges.values(), 1):
+        for done, info in enumerate(found.ranges.values(), 1):
             self._range(info)
-            self._progress("reading ranges", done, len(ranges))
+            self._progress("reading ranges", done, len(found.ranges))
         self._iceberg()
-        self._unreachable(set(ranges))
+        self._unreachable(found)
         self._orphans()
         self._audit.waiting_tokens = queued_tokens(self._core.stores)
         return self._audit
@@ -214,7 +216,7 @@ class _Fsck:
             else:
                 yield commit.tree_ref
 
-    def _unreachable(self, known: set[str]) -> None:
+    def _unreachable(self, known: TreeFiles) -> None:
         """Note what commits refer to that nothing leads to: of a deleted branch, or made in vain. It is not checked."""
         for commit in self._commits.all():
             if commit.id in self._seen or commit.id in self._expired:
@@ -222,17 +224,20 @@ class _Fsck:
             self._audit.unreachable += 1
             ref = commit.tree_ref
             try:
-                tree = self._trees.tree(ref)
-                fresh = {info.address: info for info in tree.ranges if info.address not in known}
-                known |= set(fresh)
-                self._files.mark(pa.array([f"{METARANGES_FOLDER}/{ref}.parquet", *fresh], pa.string()))
-                for info in fresh.values():
-                    self._files.mark(column(self._trees.rows(info), "physical_address"))
+                fresh = known.add(self._trees.tree(ref))
+                if self._broken:
+                    self._audit.is_complete = False
+                    self._broken.clear()
+                keys = [f"{METARANGES_FOLDER}/{ref}.parquet", *(part.address for part in fresh)]
+                self._files.mark(pa.array(keys, pa.string()))
+                for part in fresh:
+                    if isinstance(part, RangeInfo):
+                        self._files.mark(column(self._trees.rows(part), "physical_address"))
             except (ObjectMissing, FormatError):
                 self._audit.is_complete = False
 
-    def _ranges(self, trees: dict[TreeRef, str]) -> tuple[dict[str, RangeInfo], list[str]]:
-        found: dict[str, RangeInfo] = {}
+    def _parts(self, trees: dict[TreeRef, str]) -> tuple[TreeFiles, list[str]]:
+        found = TreeFiles(self._trees, lambda _, error: self._broken.append(error.what))
         files: list[str] = []
         for ref, of in trees.items():
             if ref == EMPTY.ref:
@@ -244,7 +249,10 @@ class _Fsck:
             except (ObjectMissing, FormatError) as error:
                 self._audit.add(f"{error.what} ({of} needs it)")
                 continue
-            found.update((info.address, info) for info in tree.ranges)
+            found.add(tree)
+            for what in self._broken:
+                self._audit.add(f"{what} ({of} needs it)")
+            self._broken.clear()
         return found, files
 
     def _range(self, info: RangeInfo) -> None:

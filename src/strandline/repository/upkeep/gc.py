@@ -17,7 +17,7 @@ from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.names.branches import repository_record
 from strandline.repository.names.settings import change_settings
-from strandline.repository.upkeep.garbage import Collector, GarbagePlan, Marker, mark_here
+from strandline.repository.upkeep.garbage import Collector, GarbagePlan, Marker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -95,7 +95,7 @@ class GarbageCollection:
     def _collector(
         self, grace_days: float, despite_readers: bool, progress: Progress, spark: SparkSession | None
     ) -> Collector:
-        marker: Marker = mark_here
+        marker: Marker | None = None
         if spark is not None:
             if type(spark).__module__.partition(".")[0] != "pyspark":
                 raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")

@@ -12,8 +12,8 @@ from strandline.repository.repository import Repository
 from strandline.results.rows import ObjectInfo
 from strandline.testing.simulation.history import Operation
 from strandline.testing.simulation.world import World
-from strandline.tree.range_file import read_ranges
-from strandline.tree.store import EMPTY, METARANGES_FOLDER, RANGES_FOLDER, id_of
+from strandline.tree.node_file import NodeInfo, read_metarange, read_node
+from strandline.tree.store import EMPTY, METARANGES_FOLDER, NODES_FOLDER, RANGES_FOLDER, id_of
 
 PATIENCE_TURNS = 60
 
@@ -35,7 +35,7 @@ def collect_garbage(world: World, repo: Repository, mine: Operation) -> int:
         return 0
     referred = referred_files(world, repo)
     others = under_way(world) - {mine}
-    condemned = [key for key in world.blobs.blobs if key.startswith((RANGES_FOLDER, METARANGES_FOLDER))]
+    condemned = [key for key in world.blobs.blobs if key.startswith((RANGES_FOLDER, NODES_FOLDER, METARANGES_FOLDER))]
     condemned = [key for key in condemned if key not in referred and world.blobs.writers.get(key) not in others]
     for _ in range(PATIENCE_TURNS):
         if not others & under_way(world):
@@ -79,8 +79,12 @@ def referred_files(world: World, repo: Repository, *, with_history: bool = True)
         file = f"{METARANGES_FOLDER}/{ref}.parquet"
         files.add(file)
         body = world.blobs.blobs.get(file)
-        if body is not None:
-            files.update(info.address for info in read_ranges(body, id_of(ref)))
+        waiting = [] if body is None else list(read_metarange(body, id_of(ref)))
+        while waiting:
+            part = waiting.pop()
+            files.add(part.address)
+            if isinstance(part, NodeInfo) and (node := world.blobs.blobs.get(part.address)) is not None:
+                waiting += read_node(node, part)
     return files
 
 

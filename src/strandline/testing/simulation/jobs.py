@@ -217,5 +217,10 @@ FAMILIES: dict[str, dict[str, tuple[str, ...]]] = {
         "jobs and operators": ("driver", "driver", "operator", "merger", "keeper"),
         "all": ("copier", "driver", "merger", "compactor", "mover", "keeper", "keeper", "keeper"),
     },
+    "levels": {
+        "edits": ("writer", "writer", "committer", "compactor", "merger", "keeper"),
+        "history": ("merger", "resetter", "committer", "brancher", "keeper", "keeper"),
+        "jobs": ("driver", "driver", "merger", "keeper", "keeper"),
+    },
 }
 """Scenarios of the families that are run by themselves: `--family jobs`."""

@@ -11,6 +11,8 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from strandline.branch import attach, commit, compaction, heads, reset
 from strandline.branch.rules.record import LayersMoved
 from strandline.errors import NothingToCommit, ObjectMissing, StrandlineError
@@ -23,11 +25,14 @@ from strandline.testing.simulation.history import PATHS, Broken, Operation
 from strandline.testing.simulation.non_promises import EXAMPLES
 from strandline.testing.simulation.oracle import Oracle, transition
 from strandline.testing.simulation.scheduler import Endless, Scheduler, some_faults
+from strandline.testing.simulation.tables import table_promises
 from strandline.testing.simulation.trace import readable
 from strandline.testing.simulation.world import World, partitions_with, seeded_ids, some_clock
-from strandline.tree.range_file import read_ranges, read_rows
+from strandline.tree.node_file import read_metarange
+from strandline.tree.range_file import read_rows
+from strandline.tree.store import NODES_FOLDER
 
-WITH_BYTES = ("garbage", "links")
+WITH_BYTES = ("garbage", "levels", "links")
 """Families whose clients upload the bytes of what they write, and whose collector is the real one."""
 MAX_ACTORS = 6
 MAX_OPERATIONS = 64
@@ -66,7 +71,8 @@ def simulate(seed: int, family: str = "protocol") -> Outcome:
     faults, stickiness = some_faults(rnd), rnd.choice((0.0, 0.5, 0.8, 0.95))
     tears_scans, guards_writes = rnd.random() < 0.3, rnd.random() < 0.6
     scheduler = Scheduler(seed, faults, stickiness, tears_scans, guards_writes)
-    with seeded_ids(seed), instruments(reached, scheduler, cached_s=rnd.choice((0, 5, 5))):
+    cached_s = rnd.choice((0, 5, 5))
+    with seeded_ids(seed), instruments(reached, scheduler, cached_s), tiny_nodes(family == "levels"):
         world = World(scheduler)
         plan(world, rnd, family)
         broken: list[Broken] = []
@@ -82,6 +88,8 @@ def simulate(seed: int, family: str = "protocol") -> Outcome:
                     broken += last_look(world)
                 except ObjectMissing as error:
                     broken.append(Broken("nothing that is referred to is missing", error.what))
+    if nodes := sum(key.startswith(NODES_FOLDER) for key in world.blobs.writers):
+        reached["written: nodes"] += nodes
     for change in world.history.changes:
         reached[f"transition: {transition(change.before, change.after, change.operation)}"] += 1
     for name, look in EXAMPLES.items():
@@ -122,7 +130,7 @@ def plan(world: World, rnd: Random, family: str) -> None:
 
 # each process decodes each file it reads; the same bytes give the same rows, so once is enough for all
 _read_rows = lru_cache(512)(read_rows)
-_read_ranges = lru_cache(512)(read_ranges)
+_read_metarange = lru_cache(512)(read_metarange)
 
 
 @contextmanager
@@ -160,7 +168,9 @@ def instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> I
         for module, name in ((attach, "attach"), (compaction, "fold"), (reset, "fold"), (heads, "move_head")):
             label = f"{module.__name__.rpartition('.')[2]}.{name}"
             stack.enter_context(patch.object(module, name, counted(label, getattr(module, name))))
-        stack.enter_context(patch.multiple("strandline.tree.store", read_rows=_read_rows, read_ranges=_read_ranges))
+        stack.enter_context(
+            patch.multiple("strandline.tree.store", read_rows=_read_rows, read_metarange=_read_metarange)
+        )
         # few moves on the record, so that the reflog has blocks within a short history
         stack.enter_context(patch.multiple("strandline.branch.rules.record", MOVES_KEPT=4, MOVES_KEPT_WHEN_FULL=2))
         stack.enter_context(patch.multiple("strandline.branch.rules.record", DONE_KEPT=3, DONE_KEPT_WHEN_FULL=1))
@@ -171,6 +181,19 @@ def instruments(reached: Counter[str], scheduler: Scheduler, cached_s: int) -> I
         yield
 
 
+@contextmanager
+def tiny_nodes(are_wanted: bool) -> Iterator[None]:
+    """Trees of a range for each path, and of two children for each node, so that few paths make several levels."""
+    if not are_wanted:
+        yield
+        return
+    with (
+        patch("strandline.tree.chunking.THRESHOLD", np.uint32(2**32 - 1)),
+        patch.multiple("strandline.tree.levels", FLAT_MAX=1, MEAN_CHILDREN=2, MAX_CHILDREN=2),
+    ):
+        yield
+
+
 def last_look(world: World) -> list[Broken]:
     """When all is over: read and commit everything, judge the history, sweep, and look for what is left or missing."""
     repo = world.outside()
@@ -178,6 +201,7 @@ def last_look(world: World) -> list[Broken]:
     if world.missing:
         return [*broken, Broken("nothing that is referred to is missing", world.missing[0])]
     broken += Oracle(world.history, not world.scheduler.tears_scans, world.clocks_agree).check()
+    broken += table_promises(world.history)
     missing = referred_files(world, repo, with_history=not world.has_bytes) - set(world.blobs.blobs)
     if world.has_bytes:
         missing |= referred_bytes(repo) - set(world.blobs.blobs)
