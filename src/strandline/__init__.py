@@ -93,6 +93,7 @@ if TYPE_CHECKING:
     from strandline.repository.refs.ref import Ref
     from strandline.repository.refs.reflog import Reflog
     from strandline.repository.repository import NamedRef, RefList, Repository
+    from strandline.repository.transactions.joined import JoinedTransaction
     from strandline.repository.transactions.operators import TransactionInfo, Transactions, WriterInfo, Writers
     from strandline.repository.transactions.options import OnStaged
     from strandline.repository.transactions.transaction import Transaction, TransactionResult
@@ -101,6 +102,7 @@ if TYPE_CHECKING:
     from strandline.repository.upkeep.gc import GarbageCollection
     from strandline.repository.upkeep.repair import Mended
     from strandline.repository.upkeep.upgrade import Upgraded
+    from strandline.repository.upkeep.usage import StorageRow, StorageUse
     from strandline.results.differences import Change, Diff
     from strandline.results.history import Log
     from strandline.results.listing import Listing
@@ -108,10 +110,11 @@ if TYPE_CHECKING:
     from strandline.shards.shard import Shard
     from strandline.shards.state.frontier import Antichain
     from strandline.tables.history import TableChange, TableHistory
+    from strandline.tables.outcomes import RowsChanged, TableConverted, WriteResult
     from strandline.tables.record import OptionValue, SchemaChange, SchemaDefault, TableRecord, WriteMode
     from strandline.tables.scan import TableFile
     from strandline.tables.statistics import Statistics
-    from strandline.tables.table import RowsChanged, Table, WriteResult
+    from strandline.tables.table import Table
     from strandline.tree.rows import Entry
 
 __version__ = "0.1.0"
@@ -131,6 +134,8 @@ _LAZY = {
     "Entry": "strandline.tree.rows",
     "Feed": "strandline.repository.feed",
     "FsckReport": "strandline.repository.upkeep.fsck",
+    "StorageRow": "strandline.repository.upkeep.usage",
+    "StorageUse": "strandline.repository.upkeep.usage",
     "GarbageCollection": "strandline.repository.upkeep.gc",
     "GarbagePlace": "strandline.repository.upkeep.garbage",
     "GarbagePlan": "strandline.repository.upkeep.garbage",
@@ -146,6 +151,7 @@ _LAZY = {
     "LockOwners": "strandline.repository.locks.owners",
     "LockRecord": "strandline.branch.rules.record",
     "LockRequest": "strandline.repository.locks.locks",
+    "JoinedTransaction": "strandline.repository.transactions.joined",
     "LockedTransaction": "strandline.repository.locks.held",
     "Locks": "strandline.repository.locks.locks",
     "Log": "strandline.results.history",
@@ -194,8 +200,9 @@ _LAZY = {
     "Upgraded": "strandline.repository.upkeep.upgrade",
     "Writable": "strandline.repository.objects.writable",
     "WriteMode": "strandline.tables.record",
-    "RowsChanged": "strandline.tables.table",
-    "WriteResult": "strandline.tables.table",
+    "RowsChanged": "strandline.tables.outcomes",
+    "TableConverted": "strandline.tables.outcomes",
+    "WriteResult": "strandline.tables.outcomes",
     "WriterInfo": "strandline.repository.transactions.operators",
     "Writers": "strandline.repository.transactions.operators",
 }
@@ -236,6 +243,7 @@ __all__ = [
     "InvalidName",
     "InvalidRef",
     "InvalidSettings",
+    "JoinedTransaction",
     "Lake",
     "LakeNotFound",
     "Listing",
@@ -308,10 +316,13 @@ __all__ = [
     "Side",
     "Statistics",
     "StorageError",
+    "StorageRow",
+    "StorageUse",
     "StoreUnavailable",
     "StrandlineError",
     "Table",
     "TableChange",
+    "TableConverted",
     "TableFile",
     "TableHistory",
     "TableNotFound",

@@ -55,6 +55,7 @@ from strandline.repository.upkeep.upgrade import Upgraded, is_old, rewrite, tota
 from strandline.results.rows import Results, check_amount
 from strandline.settings import Settings, current_user, portable
 from strandline.tree.cache import CacheBudget
+from strandline.tree.node_file import LEVELS_FORMAT
 from strandline.tree.store import TreeStore
 
 if TYPE_CHECKING:
@@ -404,7 +405,8 @@ class Lake:
         return FallbackBlobs(own, open_blobs(record.behind)) if record.behind else own
 
     def _stores(self, record: RepositoryRecord) -> Stores:
-        trees = TreeStore(self._blobs(record), self._cache.max_bytes, self._cache)
+        has_levels = self._settings.max_format >= LEVELS_FORMAT
+        trees = TreeStore(self._blobs(record), self._cache.max_bytes, self._cache, has_levels=has_levels)
         return Stores(self._kv, trees, self._clock, record.id, self._settings.committer)
 
     def _core(self, record: RepositoryRecord) -> RepositoryCore:

@@ -186,11 +186,10 @@ def lookup_rows(trees: TreeStore, tree: Tree, paths: pa.StringArray) -> pa.Table
     start = 0
     while start < len(paths):
         first = paths[start].as_py()
-        at = tree.first_at(first)
-        if at == len(tree.ranges):
+        info = trees.first_range(tree, first)
+        if info is None:
             pieces.append(_missing(len(paths) - start))
             break
-        info = tree.ranges[at]
         stop = pc.search_sorted(paths, info.max_path, side="right").as_py()
         wanted = paths.slice(start, stop - start)
         rows = trees.rows(info)

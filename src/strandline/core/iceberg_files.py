@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,6 +28,7 @@ _OURS = re.compile(
 )
 POINTER = "_iceberg.metadata.json"
 """The name of the object that is a table, in the table's folder."""
+MEND = "Restore the file from a backup, or drop the table from each branch and tag that has it."
 DELETED = 2
 """The status of an entry of a manifest that says which file has left the table."""
 _METADATA = re.compile(rf"{ICEBERG_ROOT}/[0-9a-f]{{20}}/[^/]+/metadata/[^/]+\.metadata\.json", re.ASCII)
@@ -104,6 +106,52 @@ def _plain(location: str) -> str:
     return f"{_SAME_SCHEMES.get(scheme.lower(), scheme.lower())}:{rest}"
 
 
+Kind = Literal["metadata", "list", "manifest", "file"]
+"""What a file of Iceberg's is; "file" refers to nothing."""
+PART = 8_192
+"""Keys of a walk that come together."""
+_NAMES: dict[Kind, str] = {"list": "manifest lists", "manifest": "manifests"}
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A file that another one names, by its key.
+
+    Attributes:
+        source: the key of the file that names it.
+        place: as that one writes it, if it is a manifest of a list.
+    """
+
+    kind: Kind
+    key: str
+    source: str
+    place: str = ""
+
+
+def named_by(blobs: BlobStore, one: Named, known: Container[str] = frozenset()) -> list[Named]:
+    """What a file names directly; nothing outside the storage namespace but data files, which are left out.
+
+    Args:
+        known: places of manifests that need not be named again: each snapshot's list names those of the one before.
+
+    Raises:
+        Corrupted: it cannot be read, or names something outside, so that it is not known what else is referred to.
+        UsageError: the package that reads manifests is not installed.
+    """
+    if one.kind == "metadata":
+        return _of_metadata(blobs, one.key)
+    if one.kind == "list":
+        places = [row["manifest_path"] for row in _rows(blobs, one, {"manifest_path"})]
+        fresh = [place for place in places if place not in known]
+        return [Named("manifest", _key(blobs, place, one.source), one.source, place) for place in fresh]
+    if one.kind == "manifest":
+        entries = _rows(blobs, one, {"status", "data_file", "file_path"})
+        live = [key_of(blobs, row["data_file"]["file_path"]) for row in entries if row["status"] != DELETED]
+        # what lies elsewhere is nobody's here to delete
+        return [Named("file", key, one.source) for key in live if key is not None]
+    return []
+
+
 class Reach:
     """Walks from metadata to all that it refers to.
 
@@ -115,86 +163,79 @@ class Reach:
         self._blobs = blobs
         self._progress = progress
         self._seen: set[str] = set()
+        self._places: set[str] = set()
 
     def from_metadata(self, keys: Iterable[str]) -> Iterator[list[str]]:
-        """The keys of all files that metadata refers to, in parts; a file may come several times.
+        """The keys of all files that metadata refers to, in large parts; a file may come several times.
 
         Raises:
-            Corrupted: something cannot be read, or lies outside the namespace, so that it is not known what else is
-                referred to.
-            UsageError: the package that reads manifests is not installed.
+            Corrupted, UsageError: as for `named_by`.
         """
-        lists: dict[str, str] = {}
-        manifests: dict[str, str] = {}
-        wanted = sorted(set(keys))
-        for key, found in zip(wanted, in_parallel(self._metadata, wanted), strict=True):
-            yield found.others
-            lists.update(dict.fromkeys(found.lists, key))
-            manifests.update(dict.fromkeys(found.manifests, key))
+        part: list[str] = []
+        for found in self._walk(keys):
+            part += found
+            if len(part) >= PART:
+                yield part
+                part = []
+        yield part
+
+    def _walk(self, keys: Iterable[str]) -> Iterator[list[str]]:
+        lists: dict[str, Named] = {}
+        manifests: dict[str, Named] = {}
+        wanted = [Named("metadata", key, key) for key in sorted(set(keys))]
+        for found in in_parallel(lambda one: named_by(self._blobs, one), wanted):
+            yield [one.key for one in found if one.kind == "file"]
+            lists.update((one.key, one) for one in found if one.kind == "list")
+            manifests.update((one.key, one) for one in found if one.kind == "manifest")
         yield list(lists)
-        for source, found_manifests in self._each("reading manifest lists", lists, self._list):
-            manifests.update(dict.fromkeys(found_manifests, source))
+        for found in self._each("list", lists):
+            manifests.update((one.key, one) for one in found)
+            self._places.update(one.place for one in found)
         yield list(manifests)
-        for _, files in self._each("reading manifests", manifests, self._manifest):
-            yield files
+        for found in self._each("manifest", manifests):
+            yield [one.key for one in found]
 
-    def _each(
-        self, what: str, found: dict[str, str], read: Callable[[tuple[str, str]], list[str]]
-    ) -> Iterator[tuple[str, list[str]]]:
-        fresh = [(key, source) for key, source in found.items() if key not in self._seen]
-        self._seen.update(key for key, _ in fresh)
-        for done, (pair, keys) in enumerate(zip(fresh, in_parallel(read, fresh), strict=True)):
-            self._progress(what, done, len(fresh))
-            yield pair[1], keys
-
-    def _metadata(self, key: str) -> _Found:
-        try:
-            read = msgspec.json.decode(self._blobs.get(key), type=_Metadata)
-        except BlobNotFound:
-            raise broken(key, key, "is gone") from None
-        except msgspec.MsgspecError as error:
-            raise broken(key, key, f"cannot be read: {error}") from None
-        found = _Found([], [], [key])
-        for snapshot in read.snapshots or ():
-            if snapshot.manifest_list is not None:
-                found.lists.append(self._key(snapshot.manifest_list, key))
-            found.manifests.extend(self._key(one, key) for one in snapshot.manifests or ())
-        statistics = [*(read.statistics or ()), *(read.partition_statistics or ())]
-        earlier = [one.metadata_file for one in read.metadata_log or ()]
-        # those may be of a table that was registered from elsewhere, and are not opened
-        others = [key_of(self._blobs, one) for one in (*(one.statistics_path for one in statistics), *earlier)]
-        found.others.extend(one for one in others if one is not None)
-        return found
-
-    def _key(self, location: str, source: str) -> str:
-        key = key_of(self._blobs, location)
-        if key is None:
-            raise broken(location, source, "lies outside the repository")
-        return key
-
-    def _list(self, pair: tuple[str, str]) -> list[str]:
-        key, source = pair
-        return [self._key(one["manifest_path"], source) for one in self._rows(key, source, {"manifest_path"})]
-
-    def _manifest(self, pair: tuple[str, str]) -> list[str]:
-        key, source = pair
-        entries = self._rows(key, source, {"status", "data_file", "file_path"})
-        live = [key_of(self._blobs, one["data_file"]["file_path"]) for one in entries if one["status"] != DELETED]
-        return [one for one in live if one is not None]  # what lies elsewhere is nobody's here to delete
-
-    def _rows(self, key: str, source: str, names: set[str]) -> list[Any]:
-        try:
-            return read_avro(self._blobs.get(key), names)
-        except BlobNotFound:
-            raise broken(key, source, "is gone") from None
-        except (ValueError, KeyError, TypeError, EOFError, IndexError) as error:
-            raise broken(key, source, f"cannot be read: {error}") from None
+    def _each(self, kind: Kind, found: dict[str, Named]) -> Iterator[list[Named]]:
+        fresh = [one for key, one in found.items() if key not in self._seen]
+        self._seen.update(one.key for one in fresh)
+        for done, named in enumerate(in_parallel(lambda one: named_by(self._blobs, one, self._places), fresh)):
+            self._progress(f"reading {_NAMES[kind]}", done, len(fresh))
+            yield named
 
 
-class _Found(msgspec.Struct):
-    lists: list[str]
-    manifests: list[str]
-    others: list[str]
+def _of_metadata(blobs: BlobStore, key: str) -> list[Named]:
+    try:
+        read = msgspec.json.decode(blobs.get(key), type=_Metadata)
+    except BlobNotFound:
+        raise broken(key, key, "is gone") from None
+    except msgspec.MsgspecError as error:
+        raise broken(key, key, f"cannot be read: {error}") from None
+    found = [Named("file", key, key)]
+    for snapshot in read.snapshots or ():
+        if snapshot.manifest_list is not None:
+            found.append(Named("list", _key(blobs, snapshot.manifest_list, key), key))
+        found.extend(Named("manifest", _key(blobs, one, key), key) for one in snapshot.manifests or ())
+    statistics = [*(read.statistics or ()), *(read.partition_statistics or ())]
+    earlier = [one.metadata_file for one in read.metadata_log or ()]
+    # those may be of a table that was registered from elsewhere, and are not opened
+    others = [key_of(blobs, one) for one in (*(one.statistics_path for one in statistics), *earlier)]
+    return found + [Named("file", one, key) for one in others if one is not None]
+
+
+def _key(blobs: BlobStore, location: str, source: str) -> str:
+    key = key_of(blobs, location)
+    if key is None:
+        raise broken(location, source, "lies outside the repository")
+    return key
+
+
+def _rows(blobs: BlobStore, one: Named, names: set[str]) -> list[Any]:
+    try:
+        return read_avro(blobs.get(one.key), names)
+    except BlobNotFound:
+        raise broken(one.key, one.source, "is gone") from None
+    except (ValueError, KeyError, TypeError, EOFError, IndexError) as error:
+        raise broken(one.key, one.source, f"cannot be read: {error}") from None
 
 
 def broken(file: str, source: str, what: str) -> Corrupted:
@@ -202,7 +243,7 @@ def broken(file: str, source: str, what: str) -> Corrupted:
     place = file if file == source else f"{file}, to which {source} refers,"
     return Corrupted(
         f"The Iceberg file {place} {what}. The files that only it names are unknown.",
-        next="Restore the file from a backup, or drop the table from each branch and tag that has it.",
+        next=MEND,
     )
 
 

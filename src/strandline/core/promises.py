@@ -162,16 +162,8 @@ def refuse_condemned(stores: Stores, addresses: Sequence[str]) -> None:
 def _refuse_missing(stores: Stores, addresses: Sequence[str]) -> None:
     """The run has deleted what it would by the time its lists are gone."""
     for address in addresses:
-        if not _is_there(stores, address):
+        if not stores.trees.blobs.exists(address):
             raise _collected(address)
-
-
-def _is_there(stores: Stores, address: str) -> bool:
-    try:
-        stores.trees.blobs.head(address)
-        return True
-    except BlobNotFound:
-        return False
 
 
 def _collected(address: str) -> ObjectMissing:

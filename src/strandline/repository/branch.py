@@ -36,6 +36,7 @@ from strandline.repository.objects.staged_writes import StagedWrites
 from strandline.repository.refs.exporting import check_local
 from strandline.repository.refs.ref import Ref
 from strandline.repository.refs.reflog import Reflog
+from strandline.repository.transactions.joined import JoinedTransaction, join
 from strandline.repository.transactions.operators import Transactions, Writers
 from strandline.repository.transactions.options import OnStaged, TransactionOptions
 from strandline.repository.transactions.transaction import Transaction, resume
@@ -171,7 +172,8 @@ class Branch(StagedWrites):
 
         Args:
             strategy: "source-wins" or "dest-wins" for all conflicts, or a map of path prefixes to them; of a partition
-                that both sides replaced, the rows of one side stay.
+                that both sides replaced, the rows of one side stay. "serializable" leaves conflicts, and makes one of
+                rows that this branch added to an Iceberg table where the source changed rows, which had not seen them.
             take: by path of an object, a folder, a table or a partition, the side whose content replaces everything
                 there, conflict or not: "source", or "dest" for this branch. The longest path counts.
             appended: where one side replaced the rows of a partition and the other one added some: "fail", or "keep"
@@ -345,6 +347,7 @@ class Branch(StagedWrites):
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
         locks: str | Collection[str] = (),
+        shared: bool = False,
         lock_patience_s: float = LOCK_PATIENCE_S,
     ) -> Transaction:
         """A fenced transaction: all of it becomes visible in one commit, or nothing. Use it with `with`, or `begin()`.
@@ -361,6 +364,8 @@ class Branch(StagedWrites):
             position: how far the job has consumed its source; may be set later, or given to `commit`.
             max_uncommitted_bytes: publish, and go on in a new transaction, whenever this much has come together.
             locks: ids of locks that are held: what they cover may be changed. They stay.
+            shared: other processes can `join` it, such as a server, which serves it to Iceberg's engines. Each change
+                of it is then a write to the key-value store.
             lock_patience_s: how long `commit` waits for locks of others before it fails with `RangeLocked`.
         """
         options = TransactionOptions(
@@ -375,9 +380,23 @@ class Branch(StagedWrites):
             metadata=metadata,
             committer=committer,
             locks=check_ids(locks),
+            shared=shared,
             lock_patience_s=lock_patience_s,
         )
         return Transaction(self._core, self._at, options, self._target.commit)
+
+    def join(self, writer: str, *, id: int | None = None) -> JoinedTransaction:
+        """Work in a shared transaction of another process, which alone commits or aborts it.
+
+        Args:
+            writer: the name under which it was begun.
+            id: which one; by default the open one, or else the last one that was published, to read.
+
+        Raises:
+            RefNotFound: the writer has no such transaction, or it was begun without `shared=True`.
+            Fenced: it was replaced or aborted.
+        """
+        return join(self._core, self._at, writer, id)
 
     def lock(
         self,

@@ -48,6 +48,7 @@ from strandline.results.rows import Results, check_amount
 if TYPE_CHECKING:
     from strandline.repository.upkeep.fsck import FsckReport
     from strandline.repository.upkeep.gc import GarbageCollection
+    from strandline.repository.upkeep.usage import StorageUse
     from strandline.shards.shard import Shard
 
 
@@ -404,6 +405,19 @@ class Repository:
         from strandline.repository.upkeep.gc import GarbageCollection  # noqa: PLC0415 - few programs collect
 
         return GarbageCollection(self._core)
+
+    @logged("storage use")
+    def storage_use(self, *, depth: int = 1, progress: Progress = no_progress) -> StorageUse:
+        """What the repository's objects take: in all, by ref, by one ref alone, by kept history alone, and by prefix.
+
+        It reads all ranges once; `strandline.spark.metadata.storage_use` does so on Spark.
+
+        Args:
+            depth: how many folders of a path make a prefix.
+        """
+        from strandline.repository.upkeep.usage import storage_use  # noqa: PLC0415 - few programs count
+
+        return storage_use(self._core, depth, progress)
 
     @logged("fsck")
     def fsck(self, progress: Progress = no_progress, *, content: bool = False) -> FsckReport:

@@ -128,7 +128,7 @@ class Diff(Results[Change]):
         if self._delimiter:
             rows = [{"path": row.path, "kind": row.kind} | _sides(row) for row in self]
             return pa.Table.from_pylist(rows, schema=ARROW_SCHEMA)
-        tables = [_table(part) for part in self._pieces()]
+        tables = [to_table(part) for part in self._pieces()]
         return pa.concat_tables(tables) if tables else ARROW_SCHEMA.empty_table()
 
     def _cells(self, row: Change) -> tuple[object, ...]:
@@ -155,7 +155,8 @@ def _infos(paths: pa.StringArray, rows: pa.Table) -> list[ObjectInfo | None]:
     ]
 
 
-def _table(part: Difference) -> pa.Table:
+def to_table(part: Difference) -> pa.Table:
+    """Differences with the columns of `ARROW_SCHEMA`."""
     kinds = pa.array([NAMES[kind] for kind in part.kinds.tolist()], pa.string())
     sides = [column(rows, name) for rows in (part.left, part.right) for name in SCHEMA.names[1:]]
     return pa.Table.from_arrays([part.paths, kinds, *sides], schema=ARROW_SCHEMA)

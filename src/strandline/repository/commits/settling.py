@@ -33,8 +33,11 @@ Pair = tuple[Entry | None, Entry | None]
 Side = Literal["source", "dest"]
 SIDES = ("source", "dest")
 Appended = Literal["fail", "keep"]
-MergeStrategy = Strategy | Mapping[str, Strategy] | None
-STRATEGIES = ("source-wins", "dest-wins")
+Word = Strategy | Literal["serializable"]
+MergeStrategy = Word | Mapping[str, Word] | None
+SERIALIZABLE = "serializable"
+"""Of Iceberg tables: rows that the branch added where the source changed some are a conflict, too."""
+STRATEGIES = ("source-wins", "dest-wins", SERIALIZABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,8 @@ class Decisions:
     """What the caller of a merge decided.
 
     Attributes:
-        strategies: the side of conflicts, by prefix; the longest counts.
+        strategies: the side of conflicts, by prefix; the longest counts, and None leaves them.
+        serializable: prefixes below which Iceberg tables are joined only as if one side had come after the other.
         take: the side of everything at a path and below it, conflict or not; the longest path counts.
         appended: what to do where one side replaced the rows of a partition and the other one added some: a conflict,
             or keep both.
@@ -51,6 +55,12 @@ class Decisions:
     strategies: Strategies = field(default_factory=dict)
     take: Mapping[str, Side] = field(default_factory=dict)
     appended: Appended = "fail"
+    serializable: frozenset[str] = frozenset()
+
+    def is_serializable(self, path: str) -> bool:
+        """Whether the table at a path is joined only as if one side had come after the other."""
+        best = max((prefix for prefix in self.strategies if path.startswith(prefix)), key=len, default=None)
+        return best in self.serializable
 
 
 def check_decisions(strategy: MergeStrategy, take: Mapping[str, Side] | None, appended: Appended = "fail") -> Decisions:
@@ -59,8 +69,8 @@ def check_decisions(strategy: MergeStrategy, take: Mapping[str, Side] | None, ap
     Raises:
         UsageError: a word is not a strategy or a side, or a path cannot be one.
     """
-    strategies: Strategies = {} if strategy is None else {"": strategy} if isinstance(strategy, str) else dict(strategy)
-    for prefix, word in strategies.items():
+    words = {} if strategy is None else {"": strategy} if isinstance(strategy, str) else dict(strategy)
+    for prefix, word in words.items():
         if word not in STRATEGIES:
             raise UsageError(
                 f"{word!r} (for prefix {prefix!r}) is not a merge strategy.", next=f"Use {' or '.join(STRATEGIES)}."
@@ -71,7 +81,10 @@ def check_decisions(strategy: MergeStrategy, take: Mapping[str, Side] | None, ap
             raise UsageError(f"{side!r} (for {path!r}) is not a side of a merge.", next=f"Use {' or '.join(SIDES)}.")
     if appended not in ("fail", "keep"):
         raise UsageError(f"{appended!r} is not a choice for rows that were appended.", next="Use fail or keep.")
-    return Decisions(strategies, dict(take or {}), appended)
+    serializable = frozenset(prefix for prefix, word in words.items() if word == SERIALIZABLE)
+    strategies: dict[str, Strategy | None] = dict.fromkeys(serializable)
+    strategies |= {prefix: word for prefix, word in words.items() if word != "serializable"}
+    return Decisions(strategies, dict(take or {}), appended, serializable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +107,14 @@ class Sides:
 
     Attributes:
         others: as for `Three`.
+        is_serializable: joined only as if one side had come after the other.
     """
 
     base: Entry | None
     source: Entry
     dest: Entry
     others: tuple[tuple[Entry | None, Entry | None], ...] = ()
+    is_serializable: bool = False
 
 
 Join = Callable[[str, Sides], Entry]
@@ -135,12 +150,14 @@ class Settling:
         self._read = read
         self._make = make
         self._join = join
-        self._joined: dict[tuple[str, str, str], Entry | tables.Clash] = {}
+        self._joined: dict[tuple[str, str, str, bool], Entry | tables.Clash] = {}
         self._made: dict[tuple[str, bytes], Entry] = {}
 
     def settle(self, three: Three, decisions: Decisions) -> Settled:
         """Bring what changed between base and source into dest."""
-        self._refuse_nowhere(three, decisions.take)
+        self._refuse_nowhere(three, {path: list(_ranges(path)) for path in decisions.take}, "A side is to be taken of")
+        below = {prefix: [(prefix, prefix_end(prefix) or "")] for prefix in decisions.serializable}
+        self._refuse_nowhere(three, below, "Tables are to be merged as serializable below")
         take = dict(decisions.take)
         decided = self._decided(three, take)
         said = _Tables(self, decided, decisions)
@@ -155,14 +172,14 @@ class Settling:
         conflicts |= {path: why for path, why in merged.conflicts.items() if not said.covers(path)}
         return Settled(merged.tree, dict(sorted(conflicts.items())), frozenset(said.clashes))
 
-    def _refuse_nowhere(self, three: Three, take: Iterable[str]) -> None:
+    def _refuse_nowhere(self, three: Three, asked: Mapping[str, Sequence[tuple[str, str]]], what: str) -> None:
         """Refuse a path at which no side has anything: what was misspelled would decide nothing without a word."""
         trees = (three.source, three.dest, three.base)
-        for path in take:
-            is_there = any(self._trees.holds(tree, start, end) for tree in trees for start, end in _ranges(path))
+        for path, ranges in asked.items():
+            is_there = any(self._trees.holds(tree, start, end) for tree in trees for start, end in ranges)
             if path and not is_there:
                 raise UsageError(
-                    f"A side is to be taken of {path!r}, and no side of the merge has anything there.",
+                    f"{what} {path!r}, and no side of the merge has anything there.",
                     next="Check the path: it is an object, a folder, a table or a partition, as a conflict names it.",
                 )
 
@@ -228,13 +245,15 @@ class Settling:
             self._made[path, made] = self._make(path, made)
         return self._made[path, made]
 
-    def joined(self, path: str, base: Entry | None, source: Entry, dest: Entry, others: Others) -> Entry:
+    def joined(
+        self, path: str, base: Entry | None, source: Entry, dest: Entry, others: Others, *, is_serializable: bool
+    ) -> Entry:
         """An Iceberg table with the changes of both sides; raises `tables.merging.Clash` if there can be none."""
-        key = (path, source.physical_address, dest.physical_address)
+        key = (path, source.physical_address, dest.physical_address, is_serializable)
         if key not in self._joined:  # a merge that is computed anew makes the same files
             more = tuple((self._trees.find(one, path), self._trees.find(before, path)) for one, before in others())
             try:
-                self._joined[key] = self._join(path, Sides(base, source, dest, more))
+                self._joined[key] = self._join(path, Sides(base, source, dest, more, is_serializable))
             except tables.Clash as clash:
                 self._joined[key] = clash
         found = self._joined[key]
@@ -299,7 +318,14 @@ class _Tables:
         if theirs[1].identity == ours[1].identity:
             return
         try:
-            self.records[path] = self._settling.joined(path, ours[0], theirs[1], ours[1], self._three.others)
+            self.records[path] = self._settling.joined(
+                path,
+                ours[0],
+                theirs[1],
+                ours[1],
+                self._three.others,
+                is_serializable=self._decisions.is_serializable(path),
+            )
         except tables.Clash as clash:
             self._excluded(path.removesuffix("/" + POINTER), str(clash))
 

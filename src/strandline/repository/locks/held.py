@@ -32,6 +32,7 @@ from strandline.repository.locks.locks import (
 from strandline.repository.locks.owners import find_owner
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
+from strandline.repository.transactions.claims import Step
 from strandline.repository.transactions.options import TransactionOptions
 from strandline.repository.transactions.transaction import Transaction
 from strandline.tree.rows import Entry, check_staged
@@ -136,13 +137,9 @@ class LockedTransaction(Transaction):
         with self._lock:
             prefix = self.data_prefix
             values = check_staged([entry for _, entry in entries])
-            self._add_known(dict(zip([path.encode() for path, _ in entries], values, strict=True)))
+            self._add_kept(dict(zip([path.encode() for path, _ in entries], values, strict=True)))
             own = [entry for _, entry in entries if entry.physical_address.startswith(prefix)]
             self._wrote(len(own), None, sum(entry.size for entry in own))
-
-    def _add_known(self, changes: Mapping[bytes, bytes]) -> None:
-        self._refuse_shared()
-        super()._add_known(changes)
 
     def _take(self, ranges: tuple[Range, ...], timeout_s: float, on_dirty: OnDirty, *, extends: bool = False) -> None:
         request = Request(
@@ -193,11 +190,8 @@ class LockedTransaction(Transaction):
         with suppress(StrandlineError):
             end_locks(self._at, [self.lock_id])
 
-    def _add(self, changes: Mapping[bytes, bytes]) -> None:
-        self._refuse_shared()
-        super()._add(changes)
-
-    def _refuse_shared(self) -> None:
+    def _check(self, step: Step) -> None:
+        super()._check(step)
         if self._lock_options.mode == "shared":
             raise UsageError(
                 "Nobody, including its holders, can change a range under a shared lock.", next="Take an exclusive lock."

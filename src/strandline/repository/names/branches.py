@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from strandline.branch import repeats
+from strandline.branch import repeats, shared_changes
 from strandline.branch.attempts import Attempts
 from strandline.branch.cell import Moved
 from strandline.branch.reflog import forget_moves
@@ -259,6 +259,7 @@ def delete_branch(core: RepositoryCore, name: str, *, force: bool = False) -> Co
             forget_moves(core.stores, seen.branch.branch_id)
             repeats.forget(core.stores, seen.branch.branch_id)
             forget_transactions(core.stores, seen.branch.branch_id)
+            shared_changes.forget(core.stores, seen.branch.branch_id)
         return seen.branch.head
 
 

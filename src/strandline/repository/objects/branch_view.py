@@ -9,16 +9,19 @@ import pyarrow.compute as pc
 
 from strandline.arguments import checked
 from strandline.branch.rules.lock_rules import quarantined, refuse_quarantined
-from strandline.branch.rules.ranges import single
+from strandline.branch.rules.ranges import Range, single
 from strandline.branch.rules.record import BranchRecord
+from strandline.branch.staged import scan_staged
 from strandline.branch.view import Layers, Result, consistently, uncommitted, uncommitted_pieces
 from strandline.errors import RangeLocked
-from strandline.ids import CommitId
+from strandline.ids import CommitId, encoded
 from strandline.repository.objects.writable import Writable
+from strandline.repository.refs.ref import key_range
 from strandline.results.differences import Diff
 from strandline.results.listing import WINDOW_ROWS
 from strandline.tree.diff import Difference
-from strandline.tree.rows import Entry, column
+from strandline.tree.rows import Changes, Entry, column
+from strandline.tree.store import Tree
 
 
 @checked()
@@ -42,6 +45,17 @@ class BranchView(Writable):
             return self._outside_quarantine(record, rows, reach)
 
         return self._consistently(window)
+
+    def _layers(self, prefix: str) -> tuple[Tree, list[Changes]]:
+        start, end = key_range(prefix)
+
+        def read(record: BranchRecord) -> tuple[Tree, list[Changes]]:
+            refuse_quarantined(record, self.name, Range(start, end))
+            layers = Layers(self._cell, self._core.commits, record)
+            staged = scan_staged(self._core.stores, record.tokens, start.encode(), encoded(end))
+            return layers.base, list(staged)
+
+        return self._consistently(read)
 
     def _consistently(self, read: Callable[[BranchRecord], Result]) -> Result:
         """A consistent read; what a cached record forbids may be allowed by now, and is tried once more."""

@@ -7,11 +7,12 @@ on with it.
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -80,10 +81,25 @@ class Source:
     Attributes:
         open: the bytes of an object, as many as are on record.
         commit: that the objects are of.
+        made: the bytes of files that are made for the export, by their paths below the place.
     """
 
     open: Callable[[ObjectInfo], BinaryIO]
     commit: Callable[[], CommitId]
+    made: Mapping[str, bytes] = field(default_factory=dict)
+
+    def opened(self, item: Item) -> BinaryIO:
+        """The bytes of what comes to lie at a path."""
+        info, relative = item
+        data = self.made.get(relative)
+        return self.open(info) if data is None else io.BytesIO(data)
+
+
+def address_of(place: str | os.PathLike[str]) -> str:
+    """Where what is exported to a place will be, without a slash at the end."""
+    if is_url(place):
+        return os.fspath(place).partition("?")[0].rstrip("/")
+    return f"file://{os.path.realpath(check_local(place))}"
 
 
 def export(source: Source, items: Sequence[Item], target: str | Path, progress: Progress) -> int:
@@ -113,10 +129,9 @@ def _to_folder(source: Source, items: Sequence[Item], target: Path, tell: Callab
     partial = root.with_name(f".{root.name}.{new_id()}.part") if is_new else root / f".{new_id()}.part"
 
     def copy(item: Item) -> None:
-        info, relative = item
-        place = partial / relative
+        place = partial / item[1]
         place.parent.mkdir(parents=True, exist_ok=True)
-        with source.open(info) as opened, place.open("wb") as file:
+        with source.opened(item) as opened, place.open("wb") as file:
             shutil.copyfileobj(opened, file, COPY_BUFFER_BYTES)
         tell()
 
@@ -165,9 +180,8 @@ def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable
     place.put(UNDER_WAY, mark)
 
     def copy(item: Item) -> None:
-        info, relative = item
-        with source.open(info) as opened:
-            place.put(relative, opened)
+        with source.opened(item) as opened:
+            place.put(item[1], opened)
         tell()
 
     try:

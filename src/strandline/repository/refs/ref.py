@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import builtins
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, BinaryIO, cast
 
+import numpy as np
 import pyarrow as pa
 
 from strandline.arguments import INT64_MAX, checked
@@ -18,21 +19,23 @@ from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit
 from strandline.branch.view import tree_window, uncommitted, uncommitted_window
 from strandline.clock import Microseconds, to_us
+from strandline.core.iceberg_files import POINTER
 from strandline.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.core.repository_core import RepositoryCore
+from strandline.engines import load
 from strandline.errors import Advice, Corrupted, ObjectMissing, ObjectNotFound, UsageError
 from strandline.ids import CommitId, check_path, encoded, prefix_end
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
-from strandline.repository.refs.exporting import Source, export, local_only, of_size
+from strandline.repository.refs.exporting import Source, address_of, export, local_only, of_size
 from strandline.repository.refs.expressions import Target, parse_time
 from strandline.results.differences import Diff
 from strandline.results.history import NOTHING, Log, LogFilter
 from strandline.results.listing import Listing
 from strandline.results.rows import ObjectInfo, as_info, check_amount
 from strandline.tree.diff import Difference, diff
-from strandline.tree.rows import Entry, entries_of
-from strandline.tree.store import Tree
+from strandline.tree.rows import Changes, Entry, entries_of
+from strandline.tree.store import EMPTY, Tree
 
 if TYPE_CHECKING:
     from strandline.tables.place import WritableTableRef
@@ -95,6 +98,10 @@ class Ref:
 
     def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
         return tree_window(self._core.stores.trees, self._tree(), start, end, limit)
+
+    def _layers(self, prefix: str) -> tuple[Tree, list[Changes]]:
+        """What there is below a prefix at one instant: a tree, and changes over it, sorted by path."""
+        return self._tree(), []
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -257,13 +264,17 @@ class Ref:
         Args:
             delimiter, after, amount: see `Diff`.
         """
-        left, right = self.commit_id, self._other(other).commit_id
+        left, right = self._compared(), self._other(other)._compared()
         trees, commits = self._core.stores.trees, self._core.commits
 
         def parts(start: str, end: str | None, _: int | None) -> Iterator[Difference]:
             return diff(trees, commits.tree(left), commits.tree(right), start, end)
 
         return Diff(parts, prefix, delimiter, after, amount)
+
+    def _compared(self) -> CommitId:
+        """The commit that a diff compares; refuses if there is more here than a commit."""
+        return self.commit_id
 
     def _other(self, other: Ref | str) -> Ref:
         return as_ref(self._core, other)
@@ -315,7 +326,8 @@ class Ref:
     def export(self, target: str | Path, prefix: str = "", *, progress: Progress = no_progress) -> int:
         """Copy all objects below a prefix into plain files that any tool reads; returns their number.
 
-        Paths below the target are those of the lake without the part of the prefix up to its last "/".
+        Paths below the target are those of the lake without the part of the prefix up to its last "/". An Iceberg table
+        becomes a folder with its files at its current snapshot, which other catalogs read there.
 
         Args:
             target: a folder, or the URL of a prefix in an object store, such as s3://bucket/prefix. It must be new or
@@ -333,7 +345,25 @@ class Ref:
                 safe="Nothing was written.",
                 next=f"`strandline ls {self._core.name}/{self.expression}/` lists what there is.",
             )
-        return export(Source(self._open_whole, lambda: self.commit_id), items, target, progress)
+        made: dict[str, bytes] = {}
+        if any(relative.rpartition("/")[2] == POINTER for _, relative in items):
+            items = list(self._with_tables(items, address_of(target), made))
+        return export(Source(self._open_whole, lambda: self.commit_id, made), items, target, progress)
+
+    def _with_tables(
+        self, items: Iterable[tuple[ObjectInfo, str]], place: str, made: dict[str, bytes]
+    ) -> Iterator[tuple[ObjectInfo, str]]:
+        """What is exported, with the files of Iceberg tables instead of the objects that name them."""
+        for info, relative in items:
+            if relative.rpartition("/")[2] != POINTER:
+                yield info, relative
+                continue
+            folder = relative.removesuffix(POINTER)
+            for part in load("export").exported(self._core, info, f"{place}/{folder}".rstrip("/")):
+                name = folder + part.name
+                if not part.key:
+                    made[name] = part.data
+                yield ObjectInfo(name, part.key, part.size, "", info.modified_at_us), name
 
     def _open_whole(self, info: ObjectInfo) -> BinaryIO:
         """The bytes of an object as a file, which has as many as are on record.
@@ -389,9 +419,17 @@ class StagedRef(Ref):
         rows = part.right.filter(pa.compute.is_valid(part.right.column("checksum")))
         return rows.combine_chunks(), encoded(reach)
 
+    def _layers(self, prefix: str) -> tuple[Tree, list[Changes]]:
+        return EMPTY, as_changes(self, prefix)
+
     @property
     def _at(self) -> BranchAt:
         return self._core.at(self._target.name, self._target.branch_id)
+
+
+def as_changes(ref: Ref, prefix: str) -> list[Changes]:
+    """All objects of a ref below a prefix, as changes of nothing."""
+    return [Changes(rows, np.zeros(rows.num_rows, np.bool_)) for rows in ref.list(prefix).tables()]
 
 
 def key_range(prefix: str) -> tuple[str, str | None]:

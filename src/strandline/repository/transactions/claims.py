@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from strandline.core.overwrite import Keep, keep_nothing
@@ -27,6 +27,23 @@ class Guard:
         return path.startswith(self.prefix)
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Private changes that are made together, with what they rely on.
+
+    Attributes:
+        changes: staged values by key.
+        exact: paths that nobody else may have changed.
+        guards: ranges that they overwrite.
+        is_kept: the bytes that they refer to are kept by something else than what holds the changes.
+    """
+
+    changes: Mapping[bytes, bytes]
+    exact: Collection[str] = ()
+    guards: Sequence[Guard] = ()
+    is_kept: bool = False
+
+
 @dataclass(slots=True)
 class Claims:
     """Private changes with all that they rely on.
@@ -42,6 +59,11 @@ class Claims:
     guards: list[Guard] = field(default_factory=list)
     exact: set[str] = field(default_factory=set)
     unchanged: Sequence[str] = ()
+
+    def add(self, step: Step) -> None:
+        self.changes.update(step.changes)
+        self.exact.update(step.exact)
+        self.guards += step.guards
 
     @property
     def is_empty(self) -> bool:

@@ -248,7 +248,10 @@ class Transactions(OfBranch, Results[TransactionInfo]):
             (blob for blob in blobs.list(folder) if blob.key[len(folder) :].startswith("manifest-")),
             key=lambda blob: blob.modified_at_us,
         )
-        return resume(self._core, self._at, blobs.get(found[-1].key), found[-1].key) if found else None
+        if not found:
+            return None
+        resumed = resume(self._core, self._at, blobs.get(found[-1].key), found[-1].key)
+        return resumed if resumed.is_asked_for else None
 
     def to_arrow(self) -> pa.Table:
         return _arrow(list(self), TransactionInfo, {"id": pa.int64(), "begun_at_us": pa.int64()})

@@ -27,4 +27,5 @@ class TransactionOptions:
     metadata: Mapping[str, str] | None = None
     committer: str | None = None
     locks: tuple[str, ...] = ()
+    shared: bool = False
     lock_patience_s: float = LOCK_PATIENCE_S

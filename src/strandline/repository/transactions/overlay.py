@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import pyarrow as pa
 
@@ -22,11 +22,21 @@ from strandline.ids import check_path, check_prefix
 from strandline.repository.objects.moves import check_move, entries_below, moved
 from strandline.repository.objects.writable import Writable, check_condition, distinct_keys
 from strandline.repository.refs.expressions import Target
-from strandline.repository.refs.ref import Ref, key_range
-from strandline.repository.transactions.claims import Claims, Guard, kept_or_own
+from strandline.repository.refs.ref import Ref, as_changes, key_range
+from strandline.repository.transactions.claims import Claims, Guard, Step, kept_or_own
 from strandline.results.listing import objects_in
 from strandline.results.rows import ObjectInfo, as_info
-from strandline.tree.rows import TOMBSTONE, Entry, as_staged, check_one, check_staged, decode_staged, encode_staged
+from strandline.tree.rows import (
+    TOMBSTONE,
+    Changes,
+    Entry,
+    as_staged,
+    check_one,
+    check_staged,
+    decode_staged,
+    encode_staged,
+)
+from strandline.tree.store import EMPTY, Tree
 
 
 @checked(but=("delete",))
@@ -50,13 +60,28 @@ class Overlay(Writable):
         self._rows: int | None = 0
         self._bytes = 0
 
+    def _layers(self, prefix: str) -> tuple[Tree, list[Changes]]:
+        return EMPTY, as_changes(self, prefix)
+
     @abstractmethod
     def _refuse_closed(self) -> None:
         """Raise unless it can still be written: each kind has a life of its own."""
 
+    def _refresh(self) -> None:
+        """Take in what other processes have added."""
+
+    def _deciding(self) -> AbstractContextManager[object]:
+        """While a step is decided."""
+        return nullcontext()
+
+    def _keep(self, step: Step) -> bool:
+        """Have a step count, before it shows; False if others were first, so that it has to be decided anew."""
+        return True
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def _find(self, path: str, key: bytes) -> Entry | None:
+        self._refresh()
         own = self._claims.changes.get(key)
         if own is None:
             return self._beneath._find(path, key)
@@ -64,18 +89,24 @@ class Overlay(Writable):
         return staged if isinstance(staged, Entry) else None
 
     def _window(self, start: bytes, end: bytes | None, limit: int) -> tuple[pa.Table, bytes | None]:
+        self._refresh()
+        # taken first, and replaced last: what lies beneath by then holds them, or they are still to be laid over it
+        changes = self._claims.changes
         rows, reach = self._beneath._window(start, end, limit)
-        own = self._own_keys(start, end if reach is None else reach + b"\0")
-        if not own:
-            return rows, reach
-        return overlaid(rows, own, [self._claims.changes[key] for key in own])[0], reach
+        own, values = self._own(changes, start, end if reach is None else reach + b"\0")
+        return (overlaid(rows, own, values)[0] if own else rows), reach
 
-    def _own_keys(self, start: bytes, end: bytes | None) -> list[bytes]:
+    def _own(self, changes: Mapping[bytes, bytes], start: bytes, end: bytes | None) -> tuple[list[bytes], list[bytes]]:
+        """The keys and values of changes in a range, both as they were at one moment."""
         with self._lock:
-            if self._sorted is None:
-                self._sorted = sorted(self._claims.changes)
-            keys = self._sorted
-        return keys[bisect_left(keys, start) : len(keys) if end is None else bisect_left(keys, end)]
+            if changes is not self._claims.changes:  # replaced since
+                keys = sorted(changes)
+            else:
+                if self._sorted is None:
+                    self._sorted = sorted(changes)
+                keys = self._sorted
+            own = keys[bisect_left(keys, start) : len(keys) if end is None else bisect_left(keys, end)]
+            return own, [changes[key] for key in own]
 
     # --- writing ------------------------------------------------------------------------------------------------------
 
@@ -122,13 +153,16 @@ class Overlay(Writable):
         with self.writing():
             entry = upload(self._core, self._new_key(path), path, content, content_type, metadata)
             value = check_one(entry)
-            with self._lock:
-                if condition is not None:
-                    found = self._find(path, path.encode())
-                    if not condition(found):
-                        raise failed_precondition(self.name, path, found)
-                    self._claims.exact.add(path)
-                self._add({path.encode(): value})
+
+            def decide() -> Step:
+                if condition is None:
+                    return Step({path.encode(): value})
+                found = self._find(path, path.encode())
+                if not condition(found):
+                    raise failed_precondition(self.name, path, found)
+                return Step({path.encode(): value}, exact=(path,))
+
+            self._change(decide)
             self._wrote(1, None, entry.size)
         return as_info(path, entry)
 
@@ -137,18 +171,19 @@ class Overlay(Writable):
         key = check_path(path)
         if self.is_repeat:
             return False
-        self._refuse_closed()
-        if self._find(path, key) is None:
-            return False
-        self._add({key: encode_staged(TOMBSTONE)})
-        return True
+        tombstone = {key: encode_staged(TOMBSTONE)}
+        return self._change(lambda: None if self._find(path, key) is None else Step(tombstone))
 
     def delete_many(self, paths: Iterable[str]) -> int:
         """Delete several objects, whether they are there or not; returns the number of paths."""
         keys = distinct_keys(list(paths))
         if not self.is_repeat:
-            there = [key for key in keys if self._find(key.decode(), key) is not None]
-            self._add(dict.fromkeys(there, encode_staged(TOMBSTONE)))
+
+            def decide() -> Step:
+                there = [key for key in keys if self._find(key.decode(), key) is not None]
+                return Step(dict.fromkeys(there, encode_staged(TOMBSTONE)))
+
+            self._change(decide)
         return len(keys)
 
     def delete_prefix(self, prefix: str) -> int:
@@ -187,13 +222,18 @@ class Overlay(Writable):
         is_prefix = check_move(source, target, is_rename=is_rename, is_here=True)
         if self.is_repeat:
             return 0
-        with self._lock:
-            self._refuse_closed()
-            found = entries_below(self, source, exactly=not is_prefix)
-            self._add_known(moved(found, source, target, self, is_rename=is_rename))
-            self._claims.exact.update(path for path, _ in found)
-            if is_prefix:
-                self._claims.guards.append(Guard(source))
+        found: list[tuple[str, Entry]] = []
+
+        def decide() -> Step:
+            found[:] = entries_below(self, source, exactly=not is_prefix)
+            return Step(
+                moved(found, source, target, self, is_rename=is_rename),
+                exact=[path for path, _ in found],
+                guards=[Guard(source)] if is_prefix else (),
+                is_kept=True,
+            )
+
+        self._change(decide)
         return len(found)
 
     def stage_atomically(
@@ -204,23 +244,26 @@ class Overlay(Writable):
     ) -> int:
         """Write entries; see `Writable`. What is expected here is judged again when the changes land."""
         values = check_staged([entry for _, entry in entries])
-        changes = dict(zip([check_path(path) for path, _ in entries], values, strict=True))
-        present: Collection[str] = ()
-        with self._lock:
-            self._refuse_closed()
-            if overwrite is not None:
-                present = overwrite.present
-                tombstone = encode_staged(TOMBSTONE)
-                for path, entry in objects_in(self, Range(*key_range(overwrite.below))):
-                    key = path.encode()
-                    if key not in changes and not overwrite.keep(path, entry):
-                        changes[key] = tombstone
-                keep = kept_or_own(overwrite.keep, changes)
-                self._claims.guards.append(Guard(overwrite.below, keep, overwrite.if_changed == "replace"))
-            self._claims.exact.update(expect or ())
-            self._claims.exact.update(present)
-            self._add(changes)
-        return len(changes)
+        own = dict(zip([check_path(path) for path, _ in entries], values, strict=True))
+        tombstone = encode_staged(TOMBSTONE)
+        made = 0
+
+        def decide() -> Step:
+            nonlocal made
+            if overwrite is None:
+                made = len(own)
+                return Step(own, exact=expect or ())
+            changes = dict(own)
+            for path, entry in objects_in(self, Range(*key_range(overwrite.below))):
+                key = path.encode()
+                if key not in changes and not overwrite.keep(path, entry):
+                    changes[key] = tombstone
+            made = len(changes)
+            guard = Guard(overwrite.below, kept_or_own(overwrite.keep, changes), overwrite.if_changed == "replace")
+            return Step(changes, exact=[*(expect or ()), *overwrite.present], guards=[guard])
+
+        self._change(decide)
+        return made
 
     def stage_each(self, entries: Sequence[tuple[str, Entry]]) -> int:
         """Write entries, all at one instant; see `Writable`."""
@@ -237,24 +280,40 @@ class Overlay(Writable):
         Invariant: what is expected is compared and replaced under the lock that the commit holds as well. Until the
         changes land, others may change none of these paths, and add nothing below the prefixes.
         """
-        with self._lock:
-            self._refuse_closed()
+
+        def decide() -> Step | None:
             if any(self._find(path, path.encode()) != wanted for path, wanted in expected.items()):
-                return False
+                return None
             for prefix in alone:
                 if any(path not in changes for path, _ in objects_in(self, Range(*key_range(prefix)))):
-                    return False
-            self._claims.exact.update(expected)
-            self._claims.guards += [Guard(prefix) for prefix in alone]
-            self._add_known(as_staged(changes))
-        return True
+                    return None
+            guards = [Guard(prefix) for prefix in alone]
+            return Step(as_staged(changes), exact=tuple(expected), guards=guards, is_kept=True)
 
-    def _add_known(self, changes: Mapping[bytes, bytes]) -> None:
+        return self._change(decide)
+
+    def _add_kept(self, changes: Mapping[bytes, bytes]) -> None:
         """Add changes whose bytes are kept by something else than this: they need not be its own."""
-        Overlay._add(self, changes)
+        self._change(lambda: Step(changes, is_kept=True))
 
     def _add(self, changes: Mapping[bytes, bytes]) -> None:
+        self._change(lambda: Step(changes))
+
+    def _change(self, decide: Callable[[], Step | None]) -> bool:
+        """Make the changes that are decided on what is there, whatever that is by then; whether there are any."""
         with self._lock:
-            self._refuse_closed()
-            self._claims.changes.update(changes)
-            self._sorted = None
+            while True:
+                self._refresh()
+                self._refuse_closed()
+                with self._deciding():
+                    step = decide()
+                if step is None:
+                    return False
+                self._check(step)
+                if self._keep(step):
+                    self._claims.add(step)
+                    self._sorted = None
+                    return True
+
+    def _check(self, step: Step) -> None:
+        """Raise if a step cannot be made, however often it is tried."""

@@ -70,6 +70,11 @@ class Publishing(Overlay):
                 "max_uncommitted_bytes must be positive, and has no use for a token: it publishes more than once.",
                 next="Give a position instead, from which a restarted job goes on.",
             )
+        if most is not None and options.shared:
+            raise UsageError(
+                "A shared transaction is published once: max_uncommitted_bytes would publish it in parts.",
+                next="Leave one of them out.",
+            )
         check_text(options.token, "A token")
         if options.node is not None:
             check_text(options.node, "A node's name")
@@ -148,6 +153,7 @@ class Publishing(Overlay):
             guarded=tuple({guard.prefix for guard in self._claims.guards}),
             exact=tuple(sorted(self._claims.exact)),
             on_staged=self._options.on_staged,
+            shared=self._options.shared,
             files=self._files,
             rows=self._rows,
             bytes=self._bytes,

@@ -13,7 +13,7 @@ from typing import Literal, NoReturn, Self
 import msgspec
 
 from strandline.arguments import checked
-from strandline.branch import transactions
+from strandline.branch import shared_changes, transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.locking import waiting_for_locks
 from strandline.branch.rules import writers
@@ -48,9 +48,10 @@ from strandline.repository.objects.writable import distinct_keys
 from strandline.repository.refs.exporting import check_local
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
-from strandline.repository.transactions.claims import Guard
+from strandline.repository.transactions.claims import Guard, Step
 from strandline.repository.transactions.options import TransactionOptions
-from strandline.repository.transactions.publishing import NEVER, Publishing
+from strandline.repository.transactions.publishing import NEVER
+from strandline.repository.transactions.sharing import Sharing
 from strandline.results.rows import ObjectInfo, as_info
 from strandline.tree.rows import Entry, check_staged, decode_many
 
@@ -62,7 +63,8 @@ class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         commit: that made it visible.
-        files, bytes, rows: that were written; rows is None if some were not counted.
+        files, bytes, rows: that this process wrote, not those of others that have joined; rows is None if some were not
+            counted.
         changes: paths that were added, replaced or deleted.
         leftovers: files that it wrote and that nothing refers to; they are on its deadlist.
         seconds: from begin to the end of commit; `publish_seconds` of it were commit's.
@@ -84,7 +86,7 @@ class TransactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @checked()
-class Transaction(Publishing):
+class Transaction(Sharing):
     """What a branch was when the transaction was begun, with the transaction's own writes over it.
 
     Nobody else sees them before `commit`, which makes all of them visible in one swap. Safe to share between threads.
@@ -97,7 +99,6 @@ class Transaction(Publishing):
         self.results: list[TransactionResult] = []
         self._locks = options.locks
         self._ends: tuple[str, ...] = ()
-        self._was_refused = False
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -158,16 +159,35 @@ class Transaction(Publishing):
                 self._repeats(begun)
                 return self
             self._opened(begun.id, CommitId(begun.base))
+            if self._options.shared:
+                try:
+                    shared_changes.share(self._core.stores, self.branch_id, self.id)
+                except BaseException:
+                    # others may join it already, and what they add this object would not publish
+                    self._forsake()
+                    raise
+                self._follow_shared()
             return self
 
+    def _forsake(self) -> None:
+        """Leave a transaction that is begun in part; if the store does not answer, its successor dooms it."""
+        self.phase = "new"
+        self._core.transactions.pop((self.branch_id, self.writer), None)
+        with suppress(StrandlineError):
+            transactions.abort(self._at, self._who, self.id)
+            transactions.acknowledge(self._at, self.writer, self.id)
+
     def _opened(self, id: int, base: CommitId) -> None:
+        self._entered(id, base)
+        self._core.transactions[self.branch_id, self.writer] = self
+
+    def _entered(self, id: int, base: CommitId) -> None:
         self._target = Target("commit", base, self.name, self.branch_id)
         self.id = id
         self._start_over(Ref(self._core, self.name, self._target))
         self._begin_anew()
         self.phase = "open"
         self._was_refused = False
-        self._core.transactions[self.branch_id, self.writer] = self
 
     def _refuse_twice(self) -> None:
         other = self._core.transactions.get((self.branch_id, self.writer))
@@ -234,7 +254,10 @@ class Transaction(Publishing):
             "aborted": ("was aborted", "Begin another one."),
             "repeat": ("repeats one that was published", "There is nothing to do."),
         }[self.phase]
-        raise TransactionClosed(f"{self!r} {told[0]}.", next=told[1])
+        raise TransactionClosed(f"Transaction {self.id} of {self.writer!r} {told[0]}.", next=told[1])
+
+    def _is_followed(self) -> bool:
+        return self.phase == "open"
 
     def is_open(self) -> bool:
         """Whether it may still be published, asked of the store. False is always safe to believe.
@@ -263,6 +286,7 @@ class Transaction(Publishing):
             transactions.abort(self._at, self._who, self.id)
             self.phase = "aborted"
             self._acknowledge()
+            self._end_shared()
 
     def _acknowledge(self) -> None:
         """Note that this process writes no more in it; if that fails, an operator or `recover` can."""
@@ -274,6 +298,7 @@ class Transaction(Publishing):
     def _fence(self) -> None:
         self.phase = "fenced"
         self._acknowledge()
+        self._end_shared()
 
     @logged("publish")
     def commit(self, *, position: str | None = None) -> TransactionResult:
@@ -296,8 +321,10 @@ class Transaction(Publishing):
             if position is not None:
                 self.position = position
             started = time.monotonic()
-            digest = digest_of(self._claims.changes)
-            leftovers = self._write_manifest(digest)
+            self._was_refused = False
+            with self._sealed():
+                digest = digest_of(self._claims.changes)
+                leftovers = self._write_manifest(digest)
             publication = Publication(
                 id=self.id,
                 who=self._who,
@@ -310,6 +337,7 @@ class Transaction(Publishing):
                 locks=self._locks,
                 ends=self._ends,
             )
+            self._may_land = True
             try:
                 commit = waiting_for_locks(
                     self._core.stores.clock,
@@ -319,6 +347,8 @@ class Transaction(Publishing):
             except (Conflict, NotAllowed, RangeLocked):
                 self._drop_manifest(digest)
                 self._was_refused = True
+                self._may_land = False
+                self._unseal()
                 raise
             except (Fenced, TransactionClosed):
                 self._fence()
@@ -339,6 +369,7 @@ class Transaction(Publishing):
             )
             self.results.append(result)
             self.phase = "committed"
+            self._end_shared()
             self._core.committed()
             return result
 
@@ -424,16 +455,16 @@ class Transaction(Publishing):
                 next="Write the bytes there, or bring them in with put.",
             )
 
-    def _add(self, changes: Mapping[bytes, bytes]) -> None:
-        with self._lock:
-            prefix = self.data_prefix
-            for entry in decode_many(list(changes.values())):
-                if entry is not None and not entry.physical_address.startswith(prefix):
-                    raise TransactionClosed(
-                        f"{entry.physical_address!r} was written for another transaction, which has ended.",
-                        next="Write it again.",
-                    )
-            super()._add(changes)
+    def _check(self, step: Step) -> None:
+        if step.is_kept:
+            return
+        prefix = self.data_prefix
+        for entry in decode_many(list(step.changes.values())):
+            if entry is not None and not entry.physical_address.startswith(prefix):
+                raise TransactionClosed(
+                    f"{entry.physical_address!r} was written for another transaction, which has ended.",
+                    next="Write it again.",
+                )
 
     def require(self, condition: object, why: str) -> None:
         """Demand something of what was written; if it does not hold, abort.
@@ -450,6 +481,14 @@ class Transaction(Publishing):
             safe="Nothing of it was published.",
             next="Mend the job, then run it again.",
         )
+
+    def _compared(self) -> CommitId:
+        if self.phase == "open":
+            raise UsageError(
+                f"{self!r} is not published: a diff compares commits, and would show nothing of it.",
+                next="Take the diff after its commit, or read in the transaction what it holds.",
+            )
+        return CommitId(self.result.commit) if self.phase == "committed" else super()._compared()
 
     def _missing(self, info: ObjectInfo) -> ObjectMissing:
         error = super()._missing(info)
@@ -491,6 +530,12 @@ class Transaction(Publishing):
 
     def _restore(self, facts: Facts, changes: dict[bytes, bytes]) -> None:
         self._opened(facts.id, facts.base)
+        if facts.shared:  # what counts is on record, whatever was known when the file was written
+            self._follow_shared()
+            self._files, self._rows, self._bytes = facts.files, facts.rows, facts.bytes
+            self._begun_at = facts.begun_at
+            self._refresh()
+            return
         self._claims.changes = changes
         self._claims.guards = [Guard(prefix) for prefix in facts.guarded]
         self._claims.exact = set(facts.exact)
@@ -516,6 +561,7 @@ def resume(core: RepositoryCore, at: BranchAt, body: bytes, name: str) -> Transa
         node=facts.node,
         expect_unchanged=facts.expect_unchanged,
         on_staged="keep" if facts.on_staged == "keep" else "fail",
+        shared=facts.shared,
         position=facts.position,
         metadata=facts.metadata,
         committer=facts.committer,

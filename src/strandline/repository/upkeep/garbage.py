@@ -9,7 +9,7 @@ with it. Memory: the keys, sizes and times of all files, as columns.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.blob import BlobNotFound
-from strandline.branch import repeats, transactions
+from strandline.branch import repeats, shared_changes, transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.attempts import update
 from strandline.branch.reflog import read_moves
@@ -29,11 +29,11 @@ from strandline.branch.rules.record import BranchRecord, RefRecord, TagRecord, s
 from strandline.branch.staged import scan_staged
 from strandline.branch.transactions import TransactionRecord
 from strandline.clock import Microseconds
-from strandline.core import promises
+from strandline.core import promises, staged_tables
 from strandline.core.iceberg_files import Reach
 from strandline.core.manifest import decode_deadlist
 from strandline.core.namespace import Ownership
-from strandline.core.physical import iceberg_part, transaction_folder, transaction_prefix
+from strandline.core.physical import transaction_folder, transaction_prefix
 from strandline.core.promises import Condemned, Expired
 from strandline.core.repository_core import RepositoryCore
 from strandline.core.retention import DAY_US, GRACE_DAYS, Retention, retained
@@ -44,6 +44,8 @@ from strandline.ids import BranchId, CommitId, StagingToken, new_id, prefix_end
 from strandline.kv.store import PredicateFailed
 from strandline.progress import Progress, no_progress
 from strandline.repository.upkeep.files import Files
+from strandline.repository.upkeep.owners import KnownTransactions
+from strandline.tree.files import TreeFiles
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import column, search
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
@@ -113,17 +115,27 @@ class GarbagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Marker(Protocol):
-    """Marks the files that the rows of ranges refer to: in this process, or on Spark."""
+    """Marks what is referred to: in this process, or on Spark."""
 
-    def __call__(self, core: RepositoryCore, files: Files, ranges: list[RangeInfo], progress: Progress) -> None: ...
+    def ranges(self, core: RepositoryCore, files: Files, ranges: list[RangeInfo], progress: Progress) -> None:
+        """Mark the files that the rows of ranges refer to."""
+
+    def iceberg(self, core: RepositoryCore, files: Files, metadata: list[str], progress: Progress) -> None:
+        """Mark the files that metadata of Iceberg's tables refers to; raises `Corrupted` if one cannot be read."""
 
 
-def mark_here(core: RepositoryCore, files: Files, ranges: list[RangeInfo], progress: Progress) -> None:
-    """Read the ranges one after the other."""
-    trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
-    for done, info in enumerate(ranges):
-        progress("reading metadata", done, len(ranges))
-        files.mark(column(trees.rows(info), "physical_address"))
+class MarkerHere:
+    """Reads in this process: ranges one after the other, Iceberg's files in threads."""
+
+    def ranges(self, core: RepositoryCore, files: Files, ranges: list[RangeInfo], progress: Progress) -> None:
+        trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
+        for done, info in enumerate(ranges):
+            progress("reading metadata", done, len(ranges))
+            files.mark(column(trees.rows(info), "physical_address"))
+
+    def iceberg(self, core: RepositoryCore, files: Files, metadata: list[str], progress: Progress) -> None:
+        for keys in Reach(core.stores.trees.blobs, progress).from_metadata(metadata):
+            files.mark(pa.array(keys, pa.string()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +170,7 @@ class _Findings:
     swept: list[TransactionRecord] = field(default_factory=list)
     ended: list[TransactionRecord] = field(default_factory=list)
     forgotten: list[TransactionRecord] = field(default_factory=list)
+    over: list[tuple[BranchId, int]] = field(default_factory=list)
 
 
 class Collector:
@@ -183,7 +196,7 @@ class Collector:
         links_before_us: Microseconds | None = None,
         despite_readers: bool = False,
         progress: Progress = no_progress,
-        marker: Marker = mark_here,
+        marker: Marker | None = None,
     ) -> None:
         if not 0 <= grace_days <= MAX_GRACE_DAYS:
             raise UsageError(
@@ -202,7 +215,7 @@ class Collector:
         # another run that began before the link was staged may not have come to read the link records yet
         self._links_before = self._before - self._grace_us if links_before_us is None else links_before_us
         self._progress = progress
-        self._marker = marker
+        self._marker: Marker = MarkerHere() if marker is None else marker
 
     def _store_time(self) -> Microseconds:
         """The time by the clock of the object store, which also dates the files: that of this machine may be wrong."""
@@ -242,14 +255,19 @@ class Collector:
             self._see_the_end(transaction)
         for transaction in found.forgotten:
             transactions.forget(self._stores, transaction)
+        for branch_id, id in found.over:
+            shared_changes.drop(self._stores, branch_id, id)
         repeats.sweep(self._stores, self._now)
+        staged_tables.sweep(self._stores, self._now)
         promises.drop_links(self._stores, self._store_time(), self._links_before)
         return msgspec.structs.replace(found.plan, resumed=resumed)
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 
     def _find(self) -> _Findings:
-        owners = _Transactions(self._core)
+        shared = list(shared_changes.shared_ids(self._stores))  # before the states: what is over then, is for good
+        owners = KnownTransactions(self._core)
+        open_now = {(owner.branch_id, owner.id) for owner in owners.all() if owner.state == "open"}
         self._progress("listing files", 0, 0)
         files = Files(self._stores.trees.blobs.own)
         trees, branches, tags = self._staged(files)
@@ -258,9 +276,11 @@ class Collector:
         history = self._history(branches, tags)
         trees |= dict.fromkeys(history.trees)
         ranges = self._ranges(trees, files)
-        self._marker(self._core, files, ranges, self._progress)
+        self._marker.ranges(self._core, files, ranges, self._progress)
         self._mark_iceberg(files)
-        return self._judge(files, owners, history)
+        found = self._judge(files, owners, history)
+        found.over = [one for one in shared if one not in open_now]
+        return found
 
     def _mark_iceberg(self, files: Files) -> None:
         """Mark what the tables refer to whose metadata is referred to by now; a transaction's own files are judged with
@@ -271,8 +291,7 @@ class Collector:
         if not metadata:
             return
         try:
-            for keys in Reach(self._stores.trees.blobs, self._progress).from_metadata(metadata):
-                files.mark(pa.array(keys, pa.string()))
+            self._marker.iceberg(self._core, files, metadata, self._progress)
         except Corrupted as error:
             error.now_safe("Nothing was deleted.")
             raise
@@ -356,23 +375,23 @@ class Collector:
 
     def _ranges(self, refs: Iterable[TreeRef], files: Files) -> list[RangeInfo]:
         trees = TreeStore(self._stores.trees.blobs, CACHE_MAX_BYTES)
-        found: dict[str, RangeInfo] = {}
+        found = TreeFiles(trees)
         names: list[str] = []
         for ref in refs:
             if ref != EMPTY.ref:
                 names.append(f"{METARANGES_FOLDER}/{ref}.parquet")
                 try:
-                    found.update((info.address, info) for info in trees.tree(ref).ranges)
-                except ObjectMissing as error:
+                    found.add(trees.tree(ref))
+                except (ObjectMissing, Corrupted) as error:
                     raise Corrupted(
                         f"{error.what} Without it, it cannot be told what else is needed.",
                         safe="Nothing was deleted.",
                         next="Run `strandline fsck`; restore the file, or delete the branch or tag that needs it.",
                     ) from error
-        files.mark(pa.array([*names, *found], pa.string()))
-        return list(found.values())
+        files.mark(pa.array([*names, *found.addresses], pa.string()))
+        return list(found.ranges.values())
 
-    def _judge(self, files: Files, owners: _Transactions, history: _History) -> _Findings:
+    def _judge(self, files: Files, owners: KnownTransactions, history: _History) -> _Findings:
         free = ~files.is_referred
         own = are_own(files.keys)
         for record in promises.condemned(self._stores):  # the lists of runs that have not ended
@@ -552,49 +571,3 @@ def _places(keys: pa.StringArray, sizes: npt.NDArray[np.int64], why: npt.NDArray
         GarbagePlace(prefix, _WHY[reason], counts[prefix, reason], size)
         for (prefix, reason), size in volumes.most_common(MAX_PLACES)
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Owner:
-    """A transaction and what its keys begin with."""
-
-    branch_id: BranchId
-    id: int
-    state: str
-    record: TransactionRecord | None
-
-    def places(self, files: Files) -> list[slice | npt.NDArray[np.int64]]:
-        """Where the files stand that it has written, or that are about it."""
-        prefixes = transaction_prefix(self.branch_id, self.id), transaction_folder(self.branch_id, self.id)
-        own = files.iceberg_parts.get(iceberg_part(self.branch_id, self.id), np.zeros(0, np.int64))
-        return [*(files.below(prefix, prefix_end(prefix)) for prefix in prefixes), own]
-
-
-class _Transactions:
-    """The states of all transactions, read before any file was listed: what was open then stays, whatever came."""
-
-    def __init__(self, core: RepositoryCore) -> None:
-        self._stores = core.stores
-        self._records = [record for _, record in transactions.records_of(core.stores)]
-        self._branches: dict[str, BranchRecord] = {}
-        for key, value in core.stores.kv.scan(core.stores.refs):
-            found = decode(RefRecord, value, f"ref {key.decode()!r}")
-            if isinstance(found, BranchRecord):
-                self._branches[found.branch_id] = found
-
-    def all(self) -> Iterator[_Owner]:
-        known: set[tuple[str, int]] = set()
-        for record in self._records:
-            branch = self._branches.get(record.branch_id)
-            known.add((record.branch_id, record.id))
-            yield _Owner(record.branch_id, record.id, self._state(branch, record), record)
-        for branch in self._branches.values():
-            for writer in branch.writers.values():
-                if writer.is_open and (branch.branch_id, writer.started) not in known:
-                    yield _Owner(branch.branch_id, writer.started, "open", None)
-
-    def _state(self, branch: BranchRecord | None, record: TransactionRecord) -> str:
-        state = transactions.effective_state(branch, record)
-        if branch is None and state == "rejected-pending":
-            return "orphan"  # its branch is deleted, nobody will ever acknowledge it: the grace decides
-        return state

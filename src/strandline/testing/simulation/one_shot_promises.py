@@ -19,11 +19,11 @@ def one_shots(history: History, by_commit: Mapping[str, Operation]) -> Iterator[
             continue
         before = history.listings[history.commits[id].parents[0]]
         after = history.listings[id]
-        moved = [path for path, value in op.arguments["expected"].items() if before[path] != value]
+        moved = [path for path, value in op.arguments["expected"].items() if before.get(path) != value]
         if moved:
             yield Broken("a one-shot publication replaces what was read", f"{op}: {moved}, held {before}")
         others = [
-            path for path in after if before[path] != after[path] and path not in op.arguments["paths"].split(",")
+            path for path in after if before.get(path) != after[path] and path not in op.arguments["paths"].split(",")
         ]
         if others:
             yield Broken("a one-shot publication takes nothing else along", f"{op}: {others}")
