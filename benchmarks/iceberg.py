@@ -25,12 +25,14 @@ from strandline.iceberg.names import pointer_of
 from strandline.iceberg.refusals import Stale
 from strandline.iceberg.tables import TableChange, Tables
 from strandline.iceberg.updates import apply
+from strandline.lake import Lake
 
 WRITERS = 8
 COMMITS = 25
 ROUNDS = 5
 SNAPSHOTS = 2_000
 TABLES = 10_000
+MERGED = 100
 NOW_MS = 1_800_000_000_000
 SCHEMA = {"type": "struct", "fields": [{"id": 1, "name": "k", "required": False, "type": "long"}]}
 LIST = {"type": "record", "name": "manifest_file", "fields": [{"name": "manifest_path", "type": "string"}]}
@@ -40,7 +42,7 @@ SETTING = f"{WRITERS} threads, SQLite, not synced, at most 200 snapshots"
 
 def run() -> list[Result]:
     with folder() as place:
-        return [*_commits(place), *_long(), *_listing(place), *_served(place), *_merges(place)]
+        return [*_commits(place), *_long(), *_listing(place), *_served(place), *_merges(place), *_many(place)]
 
 
 def _commits(place: Path) -> list[Result]:
@@ -222,13 +224,18 @@ def _asked(host: str, headers: dict[str, str], listed: str) -> list[Result]:
     ]
 
 
+def _begun(lake: Lake) -> tuple[Branch, Catalog, pa.Table]:
+    """A branch with a namespace, its catalog, and a row."""
+    main = lake.create_repository("bench").branch("main")
+    catalog = Catalog(main)
+    catalog.create_namespace("db")
+    return main, catalog, pa.table({"k": pa.array([1], pa.int64())})
+
+
 def _merges(place: Path) -> list[Result]:
     """Both sides append to a table of many files; the reference reads the same manifests with PyIceberg."""
     with strandline.open(place / "merged", create=True, synced=False) as lake:
-        main = lake.create_repository("bench").branch("main")
-        catalog = Catalog(main)
-        catalog.create_namespace("db")
-        rows = pa.table({"k": pa.array([1], pa.int64())})
+        main, catalog, rows = _begun(lake)
         table = catalog.create_table("db.t", rows.schema)
         for _ in range(100):
             table.append(rows)
@@ -246,3 +253,21 @@ def _merges(place: Path) -> list[Result]:
             reading.append(time.perf_counter() - began)
         ratios = [one / other for one, other in zip(took, reading, strict=True)]
     return [result("merge of a table, beside reading its files 3 times", ratios, "×", 1.0, "less", "100 manifests")]
+
+
+def _many(place: Path) -> list[Result]:
+    """Both sides append to each of many tables."""
+    with strandline.open(place / "both", create=True, synced=False) as lake:
+        main, catalog, rows = _begun(lake)
+        names = [f"db.t{number}" for number in range(MERGED)]
+        for name in names:
+            catalog.create_table(name, rows.schema).append(rows)
+        took = []
+        for turn in range(ROUNDS):
+            dev = main.create_branch(f"dev{turn}")
+            for branch in (dev, main):
+                with branch.transaction("append") as tx:
+                    for name in names:
+                        Catalog(tx).load_table(name).append(rows)
+            took.append(seconds(lambda turn=turn: main.merge(f"dev{turn}")))
+    return [result("a merge of many tables", took, "s", 1.0, "less", f"{MERGED} tables that both sides changed")]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import strandline
 from benchmarks.harness import Result, folder, result, seconds
+from benchmarks.spark_sessions import builder
 from strandline import Table
 
 if TYPE_CHECKING:
@@ -21,19 +22,8 @@ SKIP_ROWS = 8_000_000
 
 
 def run() -> list[Result]:
-    from pyspark.sql import SparkSession
-
     with folder() as place:
-        builder = SparkSession.builder.master("local[2]").config("spark.driver.memory", "4g")
-        for name, value in {
-            "spark.ui.enabled": "false",
-            "spark.ui.showConsoleProgress": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
-            "spark.sql.warehouse.dir": str(place / "warehouse"),
-        }.items():
-            builder = builder.config(name, value)
-        spark = builder.getOrCreate()
+        spark = builder().config("spark.sql.warehouse.dir", str(place / "warehouse")).getOrCreate()
         spark.sparkContext.setLogLevel("OFF")
         with strandline.open(place / "lake", create=True, synced=False) as lake:
             main = lake.repository("bench", create=True).branch("main")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import strandline
 from benchmarks.harness import Result, folder, result, seconds
+from benchmarks.spark_sessions import builder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -20,24 +21,14 @@ if TYPE_CHECKING:
 ROWS = 8_000_000
 RUNS = 9
 PACKAGES = "io.delta:delta-spark_4.1_2.13:4.4.0,org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
-CACHE = Path(__file__).parents[1] / ".cache" / "ivy"
 
 
 def session(place: Path) -> SparkSession:
-    from pyspark.sql import SparkSession
-
-    CACHE.mkdir(parents=True, exist_ok=True)
     extensions = (
         "io.delta.sql.DeltaSparkSessionExtension,org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
     )
-    builder = (
-        SparkSession.builder.master("local[2]")
-        .config("spark.driver.memory", "4g")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.host", "127.0.0.1")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.jars.ivy", str(CACHE))
+    spark: SparkSession = (
+        builder()
         .config("spark.jars.packages", PACKAGES)
         .config("spark.sql.extensions", extensions)
         .config("spark.sql.catalog.spark_catalog", "org.apache.spark.sql.delta.catalog.DeltaCatalog")
@@ -47,8 +38,8 @@ def session(place: Path) -> SparkSession:
         .config("spark.sql.warehouse.dir", str(place / "warehouse"))
         .getOrCreate()
     )
-    builder.sparkContext.setLogLevel("OFF")
-    return builder
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
 
 
 def run() -> list[Result]:

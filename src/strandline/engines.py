@@ -17,6 +17,8 @@ ENTRY_POINT_GROUP = "strandline.engines"
 _OURS = {
     "spark": ("strandline.spark", "spark"),
     "iceberg": ("strandline.iceberg.settled", "iceberg"),
+    "export": ("strandline.iceberg.exporting", "iceberg"),
+    "conversion": ("strandline.iceberg.native", "iceberg"),
     "catalog": ("strandline.server.embedded", "server"),
 }
 

@@ -69,6 +69,7 @@ def main(kv: str, blob: str, endpoint: str) -> None:
             by_turns(spark, lake, endpoint)
             deletion_vectors(spark, lake, endpoint)
             views(spark)
+            native(spark, lake, endpoint)
             counts = {name: sql(spark, f"SELECT count(*) FROM main.db.{name}") for name in ("t", "v2", "v3")}
             for _ in range(3):
                 repository.gc.run(grace_days=0)
@@ -168,6 +169,35 @@ def deletion_vectors(spark: SparkSession, lake: Lake, endpoint: str) -> None:
         strandline.iceberg.expire(main, name, keep=1)
         if version == 2:
             assert Catalog(main).load_table(name).scan().to_arrow().num_rows == len(wanted) - 1
+
+
+def native(spark: SparkSession, lake: Lake, endpoint: str) -> None:
+    """Files of a native table as those of an Iceberg table, and the other way round, through each engine."""
+    main = lake.repository("nyc").branch("main")
+    table = main.table("plain")
+    frame = spark.sql(
+        "SELECT id AS k, CAST(id AS SMALLINT) AS n, id % 3 AS p, TIMESTAMP'2024-01-01' AS t FROM range(9)"
+    )
+    table.write(frame, partition_by="p", message="native")
+    table.to_iceberg("db.taken")
+    sql(spark, "MERGE INTO main.db.taken t USING (SELECT 4 AS k) u ON t.k = u.k WHEN MATCHED THEN DELETE")
+    sql(spark, "UPDATE main.db.taken SET n = -1 WHERE p = 2")
+    wanted = [(k, -1 if k % 3 == 2 else k, k % 3) for k in range(9) if k != 4]
+    assert sql(spark, "SELECT k, n, p FROM main.db.taken ORDER BY k") == wanted
+    with duck(lake, "main", endpoint=endpoint) as session:
+        assert session.execute("SELECT k, n, p FROM nyc_main.db.taken ORDER BY k").fetchall() == wanted
+    assert table.count() == 9
+    # rows that are deleted by positions are in the files still: the table is not taken before they are rewritten
+    sql(spark, "ALTER TABLE main.db.v2 SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+    sql(spark, "DELETE FROM main.db.v2 WHERE k = 5")
+    with pytest.raises(strandline.UsageError, match="files of deletes"):
+        main.table("back").from_iceberg("db.v2")
+    sql(spark, "CALL main.system.rewrite_data_files('db.v2', options => map('rewrite-all', 'true'))")
+    main.table("back").from_iceberg("db.v2")
+    rows = sql(spark, "SELECT k, part FROM main.db.v2 ORDER BY k")
+    assert [(row.k, row.part) for row in main.table("back").to_spark(spark).orderBy("k").collect()] == rows
+    assert sorted(main.table("back").to_arrow()["k"].to_pylist()) == [k for k, _ in rows]
+    assert len(main.table("back").files("part = 'z'")) == 1
 
 
 def views(spark: SparkSession) -> None:

@@ -51,11 +51,11 @@ MANIFEST_LIST = {
 }
 
 
-def listed(tables: Any, id: int) -> dict[str, Any]:
+def listed(tables: Any, id: int, below: str = f"ice/{'0' * 20}/{'1' * 20}") -> dict[str, Any]:
     """Store a manifest list without manifests, as a client would; the field of a snapshot that says where it is."""
     out = io.BytesIO()
     fastavro.writer(out, MANIFEST_LIST, [])
-    key = f"ice/{'0' * 20}/{'1' * 20}/metadata/snap-{id}.avro"
+    key = f"{below}/metadata/snap-{id}.avro"
     tables._core.resolver.namespace.put(key, out.getvalue())
     return {"manifest-list": tables._url(key)}
 

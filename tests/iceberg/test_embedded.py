@@ -85,7 +85,7 @@ def test_open_transactions_of_the_process_are_warehouses(lake: Lake) -> None:
     assert plain.load_table("db.t").scan().to_arrow() == ROWS
     log = [commit.message for commit in main.log()]
     assert log == ["Transaction of job", "create namespace db", "Repository created"]
-    with pytest.raises(Exception, match="knows no open transaction"):
+    with pytest.raises(Exception, match="has no transaction of 'other'"):
         client(catalog, "nyc/main@tx=other")
 
 

@@ -15,11 +15,11 @@ from tests.harness.sessions import IVY
 ROOT = Path(__file__).parents[2]
 
 
-def through_engines(place: Path, *arguments: str) -> None:
+def through_engines(place: Path, *arguments: str, program: str = "engines") -> None:
     IVY.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "STRANDLINE_COMMITTER": "tester"}
     done = subprocess.run(
-        [sys.executable, "-m", "tests.iceberg.engines", *arguments],
+        [sys.executable, "-m", f"tests.iceberg.{program}", *arguments],
         cwd=place,
         env=environment,
         capture_output=True,
@@ -42,3 +42,10 @@ def test_s3_and_postgresql(tmp_path: Path, postgres_url: str, s3_endpoint: str) 
         connection.execute("CREATE DATABASE engines")
     kv = postgres_url.rpartition("/")[0] + "/engines"
     through_engines(tmp_path, kv, f"s3://lake/engines?endpoint={s3_endpoint}&region=us-east-1", s3_endpoint)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_each_pair_of_changes_of_rows_in_version_3(tmp_path: Path) -> None:
+    """PyIceberg writes versions 1 and 2, with which test_merging.py does the same."""
+    through_engines(tmp_path, "3", program="row_changes")

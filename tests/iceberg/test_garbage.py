@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
+import os
 import random
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import fastavro
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.table import StaticTable
@@ -21,41 +17,19 @@ from pyiceberg.table import StaticTable
 import strandline
 import strandline.iceberg
 from strandline.core.iceberg_files import Reach, is_metadata, key_in, read_avro
-from strandline.errors import Corrupted, NothingToMerge, ObjectMissing, StoreUnavailable
+from strandline.core.retention import Retention
+from strandline.errors import Corrupted, NothingToMerge, ObjectMissing
 from strandline.iceberg import Catalog
-from strandline.iceberg.refusals import BadUpdate
+from strandline.iceberg.refusals import BadUpdate, Stale
 from strandline.iceberg.tables import TableChange, Tables
 from strandline.lake import Lake
 from strandline.repository.repository import Repository
 from strandline.repository.upkeep.files import Files
+from strandline.repository.upkeep.garbage import Collector
 from strandline.results.rows import ObjectInfo
+from tests.harness.clients import Client, Shared, at_each_call
+from tests.iceberg.keeping import ROWS, collect, files, key_of
 from tests.iceberg.making import added, field, listed, schema, snapshot
-
-ROWS = pa.table({"k": pa.array([1, 2], pa.int64()), "s": ["a", "b"]})
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    with strandline.open(tmp_path / "lake", create=True, synced=False) as made:
-        made.create_repository("nyc")
-        yield made
-
-
-@pytest.fixture
-def repository(lake: Lake) -> Repository:
-    found = lake.repository("nyc")
-    Catalog(found.branch("main")).create_namespace("db")
-    return found
-
-
-def files(repository: Repository) -> set[str]:
-    return set(repository._core.resolver.namespace.list_keys("ice/"))
-
-
-def collect(repository: Repository) -> None:
-    """Collect until what nothing leads to has been seen, has expired, and has gone."""
-    for _ in range(4):
-        repository.gc.run(grace_days=0)
 
 
 def needed(repository: Repository) -> set[str]:
@@ -70,20 +44,14 @@ def needed(repository: Repository) -> set[str]:
             found.add(row.physical_address)
             location = f"file://{blobs.local_path(row.physical_address)}"
             table = StaticTable.from_metadata(location)
-            found |= {_key(blobs, entry.metadata_file) for entry in table.metadata.metadata_log}
+            found |= {key_of(blobs, entry.metadata_file) for entry in table.metadata.metadata_log}
             for version in table.metadata.snapshots:
-                found.add(_key(blobs, version.manifest_list))
+                found.add(key_of(blobs, version.manifest_list))
                 for manifest in version.manifests(PyArrowFileIO()):
-                    found.add(_key(blobs, manifest.manifest_path))
+                    found.add(key_of(blobs, manifest.manifest_path))
                     entries = manifest.fetch_manifest_entry(PyArrowFileIO(), discard_deleted=True)
-                    found |= {_key(blobs, entry.data_file.file_path) for entry in entries}
+                    found |= {key_of(blobs, entry.data_file.file_path) for entry in entries}
     return found
-
-
-def _key(blobs: Any, location: str) -> str:
-    key = key_in(blobs, location)
-    assert key is not None
-    return key
 
 
 @pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
@@ -151,7 +119,7 @@ def test_what_nothing_refers_to_is_kept_for_the_grace(repository: Repository) ->
     catalog = Catalog(repository.branch("main"))
     table = catalog.create_table("db.t", ROWS.schema)
     blobs = repository._core.resolver.namespace
-    key = _key(blobs, table.location()) + "/data/on-its-way.parquet"
+    key = key_of(blobs, table.location()) + "/data/on-its-way.parquet"
     blobs.put(key, b"x")
     blobs.put("ice/not-ours", b"x")
     repository.gc.run()
@@ -205,7 +173,7 @@ def test_a_table_that_changes_while_files_are_listed_keeps_what_it_refers_to(
     monkeypatch.setattr("strandline.repository.upkeep.garbage.Files", Late)
     collect(repository)
     assert next(turns) > 1
-    assert _key(repository._core.resolver.namespace, manifests["manifest-list"]) in files(repository)
+    assert key_of(repository._core.resolver.namespace, manifests["manifest-list"]) in files(repository)
 
 
 def _damage(repository: Repository, end: str, data: bytes | None) -> str:
@@ -255,107 +223,6 @@ def test_a_lost_data_file_is_found(repository: Repository) -> None:
     found = repository.fsck()
     assert (found.problem_count, found.is_complete) == (1, True)
     assert key in found.problems[0]
-
-
-def test_a_lake_that_was_moved_is_collected_rightly(repository: Repository, lake: Lake, tmp_path: Path) -> None:
-    """Its metadata names the old place; what it means is known by its keys."""
-    main = repository.branch("main")
-    Catalog(main).create_table("db.t", ROWS.schema).append(ROWS)
-    Catalog(main).load_table("db.t").delete("k = 1")
-    before = files(repository)
-    lake.close()
-    (tmp_path / "lake").rename(tmp_path / "moved")
-    checksums = [path.with_name(f".{path.name}.crc") for path in (tmp_path / "moved").rglob("metadata/*.avro")]
-    with strandline.open(tmp_path / "moved", synced=False) as moved:
-        found = moved.repository("nyc")
-        collect(found)
-        assert files(found) == before
-        for checksum in checksums:  # as Hadoop leaves them, by which it would refuse what is written anew
-            checksum.write_bytes(b"crc")
-        assert found.fsck().is_sound
-        done = strandline.iceberg.relocate(found)
-        assert (done.read, done.files) == (5, 5)
-        assert not [path for path in checksums if path.exists()]
-        assert strandline.iceberg.relocate(found).files == 0
-        catalog = Catalog(found.branch("main"))
-        assert catalog.load_table("db.t").scan().to_arrow().column("k").to_pylist() == [2]
-        earlier = Catalog(found.ref("main~1")).load_table("db.t")
-        assert earlier.scan().to_arrow().num_rows == 2  # a commit from before the move
-        catalog.load_table("db.t").append(ROWS)
-        assert catalog.load_table("db.t").scan().to_arrow().num_rows == 3
-        assert str(tmp_path / "lake") not in json.dumps(Tables(found.branch("main")).load(("db", "t")).metadata)
-
-
-def test_a_move_that_broke_off_is_gone_on_with(repository: Repository, lake: Lake, tmp_path: Path) -> None:
-    catalog = Catalog(repository.branch("main"))
-    catalog.create_table("db.t", ROWS.schema).append(ROWS)
-    lake.close()
-    (tmp_path / "lake").rename(tmp_path / "a much longer name of the folder")
-    with strandline.open(tmp_path / "a much longer name of the folder", synced=False) as moved:
-        found = moved.repository("nyc")
-        blobs = found._core.stores.trees.blobs.own
-        put, written = blobs.put, 0
-
-        def once(*rest: Any, **more: Any) -> Any:
-            nonlocal written
-            written += 1
-            if written == 2:
-                raise StoreUnavailable("The store is away.", happened="no")
-            return put(*rest, **more)
-
-        blobs.put = once  # type: ignore[method-assign]
-        with pytest.raises(StoreUnavailable):
-            strandline.iceberg.relocate(found)
-        blobs.put = put  # type: ignore[method-assign]
-        strandline.iceberg.relocate(found)
-        (manifests,) = (read_avro(blobs.get(key)) for key in files(found) if key.rpartition("/")[2].startswith("snap-"))
-        for one in manifests:
-            assert one["manifest_length"] == blobs.head(_key(blobs, one["manifest_path"])).size
-        assert Catalog(found.branch("main")).load_table("db.t").scan().to_arrow().num_rows == 2
-
-
-def test_position_deletes_move_with_their_table(repository: Repository, lake: Lake, tmp_path: Path) -> None:
-    """DuckDB writes them; they name data files in their rows, and their manifests hold bounds of these names."""
-    blobs = repository._core.resolver.namespace
-    catalog = Catalog(repository.branch("main"))
-    table = catalog.create_table("db.t", ROWS.schema)
-    table.append(ROWS)
-    (data,) = (key for key in files(repository) if key.endswith(".parquet"))
-    name = Tables(repository.branch("main")).url_of(data)
-    out = io.BytesIO()
-    pq.write_table(pa.table({"file_path": [name], "pos": pa.array([0], pa.int64())}), out)
-    folder = data.rpartition("/")[0]
-    deletes = f"{folder}/deletes.parquet"
-    blobs.put(deletes, out.getvalue())
-    (manifest,) = (key for key in files(repository) if key.endswith("-m0.avro"))
-    found = fastavro.reader(io.BytesIO(blobs.get(manifest)))
-    entry: Any = next(found)
-    entry["data_file"] |= {
-        "content": 1,
-        "file_path": Tables(repository.branch("main")).url_of(deletes),
-        "file_size_in_bytes": out.tell(),
-        "lower_bounds": [{"key": 2147483546, "value": name.encode()}],
-        "upper_bounds": [{"key": 2147483546, "value": name.encode()}],
-    }
-    again = io.BytesIO()
-    kept = {key: value for key, value in found.metadata.items() if not key.startswith("avro.")}
-    fastavro.writer(again, found.writer_schema, [entry], metadata=dict(kept))
-    blobs.put(manifest, again.getvalue())
-    lake.close()
-    (tmp_path / "lake").rename(tmp_path / "moved")
-    with strandline.open(tmp_path / "moved", synced=False) as moved:
-        here = moved.repository("nyc")
-        strandline.iceberg.relocate(here)
-        blobs = here._core.resolver.namespace
-        (entry,) = read_avro(blobs.get(manifest))
-        new = Tables(here.branch("main")).url_of(data)
-        rows = pq.read_table(io.BytesIO(blobs.get(deletes)))
-        assert rows.column("file_path").to_pylist() == [new]
-        held = entry["data_file"]
-        assert held["file_size_in_bytes"] == blobs.head(deletes).size
-        assert held["lower_bounds"] == [{"key": 2147483546, "value": new.encode()}]
-        read = fastavro.reader(io.BytesIO(blobs.get(manifest)))
-        assert {key: value for key, value in read.metadata.items() if not key.startswith("avro.")} == kept
 
 
 def test_a_table_that_is_registered_again_is_whole(repository: Repository) -> None:
@@ -502,3 +369,66 @@ def test_a_snapshot_without_its_manifest_list_is_refused(repository: Repository)
     with pytest.raises(BadUpdate):
         tables.commit([TableChange(("db", "t"), [], [{"action": "set-statistics", "statistics": more}])])
     assert json.dumps(tables.load(("db", "t")).metadata) == json.dumps(held)
+
+
+# --- a commit of files that are older than the grace ---------------------------------------------------------------
+
+
+class Slow:
+    """A client that wrote the files of an append long before it commits them, beside a collection."""
+
+    def __init__(self, folder: Path) -> None:
+        shared = Shared(blob=folder)
+        self.writer, self.collector = Client(shared, create=True), Client(shared)
+        catalog = Catalog(self.writer.main)
+        catalog.create_namespace("db")
+        catalog.create_table("db.t", ROWS.schema)
+        self.refused = 0
+
+    def prepare(self) -> None:
+        """Write the files of an append, and let them become old: the grace begins afterwards."""
+        catalog = Catalog(self.writer.main)
+        asked: list[Any] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Tables, "commit", lambda _, changes: asked.extend(changes) or [])
+            with suppress(Exception):
+                catalog.load_table("db.t").append(ROWS)
+        (self.change,) = asked
+        blobs = self.writer.repo._core.resolver.namespace
+        for key in blobs.list_keys("ice/"):
+            place = blobs.local_path(key)
+            assert place is not None
+            os.utime(place, (1_000, 1_000))
+        self.before_us = 2_000 * 10**6
+
+    def commit(self) -> None:
+        try:
+            Tables(self.writer.main).commit([self.change])
+        except (Stale, BadUpdate):
+            self.refused += 1
+
+    def collect(self) -> None:
+        core = self.collector.repo._core
+        Collector(core, Retention(), before_us=self.before_us, links_before_us=self.before_us).run()
+
+    def check(self) -> int:
+        """All that the table refers to is there; how many rows it has."""
+        return int(Catalog(self.writer.main).load_table("db.t").scan().to_arrow().num_rows)
+
+
+@pytest.mark.parametrize("acts", ["commit", "collect"])
+def test_a_commit_of_old_files_is_whole_or_refused(acts: str, tmp_path: Path) -> None:
+    """One of the two before each call of the other."""
+    slow = Slow(tmp_path / "lake")
+    slow.prepare()
+    rows = rounds = 0
+    if acts == "collect":
+        calls = at_each_call(slow.writer, slow.commit, slow.collect)
+    else:
+        calls = at_each_call(slow.collector, slow.collect, slow.commit)
+    for _ in calls:
+        now = slow.check()
+        assert now - rows in (0, ROWS.num_rows)
+        rows, rounds = now, rounds + 1
+        slow.prepare()
+    assert 0 < slow.refused < rounds

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyiceberg.catalog import Catalog as AnyCatalog
-from pyiceberg.io.pyarrow import _dataframe_to_data_files
 from pyiceberg.table import Table
-from pyiceberg.table.snapshots import Operation
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType
 
@@ -26,43 +23,9 @@ from strandline.iceberg import Catalog, settled
 from strandline.iceberg.row_merging import JOINED
 from strandline.iceberg.tables import TableChange, Tables
 from strandline.lake import Lake
-from strandline.repository.branch import Branch
-from strandline.repository.repository import Repository
+from tests.iceberg.branches import SCHEMA, T, keys, rows, some, started
 
-SCHEMA = pa.schema([("k", pa.int64()), ("s", pa.string())])
-T = "db.t"
 pytestmark = pytest.mark.filterwarnings("ignore:Delete operation did not match any records")
-
-
-def some(*keys: int) -> pa.Table:
-    return pa.table({"k": list(keys), "s": [f"row {key}" for key in keys]}, SCHEMA)
-
-
-@pytest.fixture
-def lake(tmp_path: Path) -> Iterator[Lake]:
-    with strandline.open(tmp_path / "lake", create=True, synced=False) as made:
-        yield made
-
-
-def started(lake: Lake, version: int, name: str = "nyc") -> tuple[Repository, Branch]:
-    """A table of two files on main."""
-    repository = lake.create_repository(name)
-    main = repository.branch("main")
-    catalog = Catalog(main)
-    catalog.create_namespace("db")
-    table = catalog.create_table(T, SCHEMA, properties={"format-version": str(version), "owner": "ann"})
-    table.append(some(1, 2, 3))
-    table.append(some(11, 12, 13))
-    return repository, main
-
-
-def rows(ref: Any, name: str = T) -> list[dict[str, Any]]:
-    found = Catalog(ref).load_table(name).scan().to_arrow().to_pylist()
-    return sorted(found, key=lambda row: row["k"])
-
-
-def keys(ref: Any) -> list[int]:
-    return [row["k"] for row in rows(ref)]
 
 
 # --- every pair of changes ----------------------------------------------------------------------------------------
@@ -316,50 +279,6 @@ def test_a_merge_back_brings_nothing_twice(lake: Lake) -> None:
         assert keys(main) == keys(dev)
         assert len(keys(main)) == 6 + 2 * (turn + 1)
     assert state(main) == state(dev)
-
-
-def test_a_compaction_of_the_source_is_left_out_where_the_branch_deleted(lake: Lake) -> None:
-    """Rewriting files changes no row, so the rows that the branch deleted stay deleted."""
-    _, main = started(lake, 2)
-    dev = main.create_branch("dev")
-    _compact(dev)
-    Catalog(main).load_table(T).delete("k = 1")
-    Catalog(dev).load_table(T).append(some(50))
-    main.merge("dev")
-    assert keys(main) == [2, 3, 11, 12, 13, 50]
-    other = main.create_branch("other")
-    _compact(other)
-    Catalog(other).load_table(T).delete("k = 2")  # from the compacted file, so it cannot be left out
-    Catalog(main).load_table(T).delete("k = 3")
-    with pytest.raises(MergeConflict, match="rewrote files"):
-        main.merge("other")
-    quiet = main.create_branch("quiet")
-    _compact(quiet)
-    Catalog(main).load_table(T).append(some(60))
-    main.merge("quiet")
-    assert keys(main) == [2, 11, 12, 13, 50, 60]
-    assert Catalog(main).load_table(T).inspect.files().num_rows == 2
-
-
-class Compacting(Catalog):
-    """What Spark does in rewrite_data_files: PyIceberg knows no snapshots that say so."""
-
-    def commit_table(self, table: Table, requirements: Any, updates: Any) -> Any:
-        for one in updates:
-            if one.action == "add-snapshot":
-                one.snapshot.summary.__dict__["operation"] = Operation.REPLACE  # the model is frozen
-        return super().commit_table(table, requirements, updates)
-
-
-def _compact(branch: Branch) -> None:
-    """Write all rows into one file."""
-    table = Compacting(branch).load_table(T)
-    held = table.scan().to_arrow()
-    with table.transaction() as tx, tx.update_snapshot().overwrite() as snapshot:
-        for task in table.scan().plan_files():
-            snapshot.delete_data_file(task.file)
-        for file in _dataframe_to_data_files(tx.table_metadata, held, table.io):
-            snapshot.append_data_file(file)
 
 
 def test_cherry_pick_and_revert_know_tables(lake: Lake) -> None:

@@ -236,6 +236,14 @@ def test_a_snapshot_of_an_older_state_is_stale_and_a_wrong_one_refused() -> None
             on(made, {"action": "set-snapshot-ref", **ref})
 
 
+def test_snapshots_of_version_1_have_no_sequence_numbers() -> None:
+    numbered = snapshot(11, 1)
+    with pytest.raises(BadUpdate, match="sequence number"):
+        on(table(1), *added(numbered))
+    for plain in (snapshot(11, 0), {name: one for name, one in numbered.items() if name != "sequence-number"}):
+        assert on(table(1), *added(plain))["current-snapshot-id"] == 11
+
+
 def test_rows_of_version_3_have_ids() -> None:
     base = table(3)
     made = on(base, *added(snapshot(11, 1, **{"first-row-id": 0, "added-rows": 10})))

@@ -8,6 +8,7 @@ import pytest
 import strandline
 from strandline.lake import Lake
 from tests.harness.serving import Served, serving
+from tests.server.inside import Inside, inside
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +28,13 @@ def lake(served: Served) -> Iterator[Lake]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path
+
+
+@pytest.fixture
+def server() -> Iterator[Inside]:
+    """A server in this process, with branches main and dev of a repository."""
+    with inside() as made:
+        repository = made.lake.repository("repo", create=True)
+        repository.branch("main").create_branch("dev")
+        made.services.verifier.look()
+        yield made

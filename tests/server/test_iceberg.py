@@ -1,100 +1,27 @@
-"""Iceberg's REST catalog, request by request: addresses, pages, tags, keys, tokens, permissions, errors, bad input."""
+"""Iceberg's REST catalog, request by request: addresses, pages, tags, keys, errors, bad input."""
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote
 
 import pytest
 
 from strandline.branch.rules.record import ONE_SHOT_FORMAT
 from strandline.errors import Conflict, Contention, OutcomeUnknown, RangeLocked, StoreUnavailable
-from strandline.iam.records import Effect, Statement
 from strandline.iceberg.tables import Tables
-from strandline.server.auth.tokens import Tokens
 from strandline.server.iceberg import face
-from strandline.server.iceberg.operation import IcebergOperation
 from strandline.server.iceberg.prefixes import Warehouse, warehouse_at, warehouse_of
 from strandline.server.iceberg.replies import status_and_type
-from strandline.server.iceberg.table import OPERATIONS
-from strandline.server.messages import Response
-from strandline.server.operation import KNOWN
 from strandline.server.refusals import BadRequest
-from tests.iceberg.making import added, field, listed, schema, snapshot
-from tests.server.inside import Inside, body_of, inside, run
+from tests.iceberg.making import field, schema
+from tests.server.iceberg_client import SCHEMA, Client, answer_of, kind_of, view
+from tests.server.inside import Inside, run
 from tests.server.test_permissions import writes
 
 pytestmark = pytest.mark.server
-SCHEMA = schema(field(1, "k"), field(2, "s", "string"))
-MAIN = "repo/main"
 UUID7 = "0199c1a0-0000-7000-8000-000000000001"
-
-
-@pytest.fixture
-def server() -> Iterator[Inside]:
-    with inside() as made:
-        repository = made.lake.repository("repo", create=True)
-        repository.branch("main").create_branch("dev")
-        made.services.verifier.look()
-        yield made
-
-
-class Client:
-    """What clients of the catalog send."""
-
-    def __init__(self, server: Inside, prefix: str = MAIN, login: Any = True) -> None:
-        self.server = server
-        self.prefix = prefix
-        self.login = login
-
-    async def ask(
-        self, method: str, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None
-    ) -> tuple[int, Any, dict[str, str]]:
-        """The status, what the JSON of the body says, and the headers."""
-        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        got = await self.server.ask(
-            method, f"/iceberg/v1/{self.prefix}/{path}", data, headers=headers, login=self.login
-        )
-        return _read(got)
-
-    async def table(self, name: str = "t", **more: Any) -> Any:
-        """Make a table in `db`, and `db` if need be."""
-        await self.ask("POST", "namespaces", {"namespace": ["db"]})
-        status, made, _ = await self.ask("POST", "namespaces/db/tables", {"name": name, "schema": SCHEMA, **more})
-        assert status == 200, made
-        return made
-
-    async def append(self, id: int, name: str = "t", **headers: str) -> tuple[int, Any, dict[str, str]]:
-        _, held, _ = await self.ask("GET", f"namespaces/db/tables/{name}")
-        return await self.ask(
-            "POST", f"namespaces/db/tables/{name}", self.appending(held["metadata"], id), headers=headers
-        )
-
-    def appending(self, metadata: Any, id: int) -> Any:
-        """The body of an append, whose manifest list is there."""
-        tables = Tables(self.server.services.branch("repo", "main"))
-        current = metadata["current-snapshot-id"]
-        parent = None if current == -1 else current
-        more = {"timestamp-ms": metadata["last-updated-ms"] + 1, **listed(tables, id)}
-        return {
-            "requirements": [
-                {"type": "assert-table-uuid", "uuid": metadata["table-uuid"]},
-                {"type": "assert-ref-snapshot-id", "ref": "main", "snapshot-id": parent},
-            ],
-            "updates": added(snapshot(id, metadata["last-sequence-number"] + 1, parent, **more)),
-        }
-
-
-def _read(response: Response) -> tuple[int, Any, dict[str, str]]:
-    data = body_of(response)
-    return response.status, json.loads(data) if data else None, {k.decode(): v.decode() for k, v in response.headers}
-
-
-def kind_of(answer: tuple[int, Any, Any]) -> tuple[int, str]:
-    return answer[0], answer[1]["error"]["type"]
 
 
 # --- warehouses ---------------------------------------------------------------------------------------------------
@@ -119,7 +46,7 @@ def test_what_a_warehouse_means() -> None:
 
 def test_the_configuration(server: Inside) -> None:
     async def test() -> None:
-        status, got, _ = _read(await server.ask("GET", "/iceberg/v1/config?warehouse=repo/main"))
+        status, got, _ = answer_of(await server.ask("GET", "/iceberg/v1/config?warehouse=repo/main"))
         assert status == 200
         assert got["overrides"] == {"prefix": "repo/main"}
         assert got["idempotency-key-lifetime"] == "PT24H"
@@ -127,7 +54,7 @@ def test_the_configuration(server: Inside) -> None:
         assert "HEAD /v1/{prefix}/namespaces/{namespace}/views/{view}" in got["endpoints"]
         assert "POST /v1/{prefix}/transactions/commit" in got["endpoints"]
         assert not [one for one in got["endpoints"] if "oauth" in one or "{repository}" in one or "{name}" in one]
-        status, got, _ = _read(await server.ask("GET", "/iceberg/v1/config?warehouse=repo/main%2Bstaged"))
+        status, got, _ = answer_of(await server.ask("GET", "/iceberg/v1/config?warehouse=repo/main%2Bstaged"))
         assert status == 200
         assert "idempotency-key-lifetime" not in got  # repetitions of what is staged are not recognised
         for wrong, expected in (
@@ -138,7 +65,7 @@ def test_the_configuration(server: Inside) -> None:
             ("repo/main~1+staged", (404, "NoSuchWarehouseException")),
             ("", (400, "BadRequestException")),
         ):
-            answer = _read(await server.ask("GET", f"/iceberg/v1/config?warehouse={quote(wrong)}"))
+            answer = answer_of(await server.ask("GET", f"/iceberg/v1/config?warehouse={quote(wrong)}"))
             assert kind_of(answer) == expected, wrong
 
     run(test())
@@ -212,65 +139,6 @@ def test_a_warehouse_that_stages_leaves_commits_to_others(server: Inside) -> Non
         main.commit("all that is staged")
         _, held, _ = await Client(server).ask("GET", "namespaces/db/tables/t")
         assert held["metadata"]["current-snapshot-id"] == 8
-
-    run(test())
-
-
-def test_an_open_transaction_is_a_warehouse(server: Inside) -> None:
-    main = server.services.branch("repo", "main")
-
-    async def test() -> None:
-        plain = Client(server)
-        await plain.table()
-        tx = main.transaction("nightly").begin()
-        client = Client(server, "repo/main@tx=nightly")
-        assert (await client.append(5))[0] == 200
-        await client.table("fresh")
-        assert f".txn-{tx.id:016d}/" in (await client.ask("GET", "namespaces/db/tables/fresh"))[1]["metadata-location"]
-        assert (await plain.ask("HEAD", "namespaces/db/tables/fresh"))[0] == 404
-        tx.put("other", b"x")
-        tx.commit()
-        assert main.read("other") == b"x"
-        assert (await plain.ask("GET", "namespaces/db/tables/t"))[1]["metadata"]["current-snapshot-id"] == 5
-        assert (await plain.ask("HEAD", "namespaces/db/tables/fresh"))[0] == 204
-        # published: it is read, and not written
-        assert (await client.ask("HEAD", "namespaces/db/tables/fresh"))[0] == 204
-        assert kind_of(await client.append(6)) == (403, "ForbiddenException")
-        # fenced by a successor
-        first = main.transaction("job").begin()
-        fenced = Client(server, "repo/main@tx=job")
-        assert (await fenced.ask("HEAD", "namespaces/db/tables/t"))[0] == 204
-        # another process begins: here the same one, which has forgotten the first
-        del main._core.transactions[main.branch_id, "job"]
-        second = main.transaction("job").begin()
-        main._core.transactions[main.branch_id, "job"] = first
-        answer = await fenced.ask("GET", "namespaces/db/tables/t")
-        assert kind_of(answer) == (403, "ForbiddenException")
-        assert "replaced by" in answer[1]["error"]["message"]
-        second.abort()
-
-    run(test())
-
-
-def test_a_session_of_a_replaced_transaction_does_not_write_into_its_successor(server: Inside) -> None:
-    """Both in one process, as in a notebook whose cell is run again while its Spark session still goes on."""
-
-    async def test() -> None:
-        await Client(server).table()
-        main = server.services.branch("repo", "main")
-        first = main.transaction("team/job").begin()
-        zombie = Client(server, f"repo/main@tx=team%2Fjob@id={first.id}")
-        assert (await zombie.append(1))[0] == 200
-        first.abort()
-        second = main.transaction("team/job").begin()
-        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"x": "1"}}]}
-        answer = await zombie.ask("POST", "namespaces/db/tables/t", body)
-        assert kind_of(answer) == (403, "ForbiddenException")
-        assert "replaced by" in answer[1]["error"]["message"]
-        assert (await Client(server, "repo/main@tx=team%2Fjob").append(2))[0] == 200  # the newest
-        second.commit()
-        _, held, _ = await Client(server).ask("GET", "namespaces/db/tables/t")
-        assert [one["snapshot-id"] for one in held["metadata"]["snapshots"]] == [2]
 
     run(test())
 
@@ -537,20 +405,6 @@ def test_what_others_have_staged_or_protected(server: Inside) -> None:
 # --- views --------------------------------------------------------------------------------------------------------
 
 
-def view(columns: Any, *dialects: str, **more: Any) -> dict[str, Any]:
-    """The body that makes a view."""
-    queries = [{"type": "sql", "sql": "SELECT 1", "dialect": one} for one in dialects or ("spark",)]
-    version = {
-        "version-id": 1,
-        "timestamp-ms": 1,
-        "schema-id": 0,
-        "summary": {},
-        "representations": queries,
-        "default-namespace": ["db"],
-    }
-    return {"schema": columns, "view-version": version, "properties": {}, **more}
-
-
 def test_views_and_tables_share_their_names(server: Inside) -> None:
     main = server.lake.repository("repo").branch("main")
 
@@ -695,246 +549,5 @@ def test_register_takes_nothing_from_elsewhere(server: Inside) -> None:
         assert kind_of(await client.ask("POST", "namespaces/db/register", taken)) == (409, "AlreadyExistsException")
         assert (await client.ask("POST", "namespaces/db/register", {**taken, "overwrite": True}))[0] == 200
         assert (await client.ask("POST", "namespaces/db/register", {**taken, "name": "u"}))[0] == 200
-
-    run(test())
-
-
-# --- tokens -------------------------------------------------------------------------------------------------------
-
-
-async def token_of(server: Inside, headers: Mapping[str, str] | None = None, /, **form: str) -> tuple[int, Any]:
-    got = await server.ask("POST", "/iceberg/v1/oauth/tokens", urlencode(form).encode(), headers=headers, login=None)
-    return _read(got)[:2]
-
-
-def test_tokens_for_access_keys(server: Inside) -> None:
-    async def test() -> None:
-        client = {"grant_type": "client_credentials", "client_id": server.key, "client_secret": server.secret}
-        status, got = await token_of(server, None, **client, scope="catalog")
-        assert status == 200
-        assert (got["token_type"], got["expires_in"]) == ("bearer", 3_600)
-        basic = "Basic " + base64.b64encode(f"{server.key}:{server.secret}".encode()).decode()
-        assert (await token_of(server, {"Authorization": basic}, grant_type="client_credentials"))[0] == 200
-        bearer = {"Authorization": f"Bearer {got['access_token']}"}
-        shown = await server.ask("GET", "/iceberg/v1/repo/main/namespaces", headers=bearer, login=None)
-        assert shown.status == 200
-        exchange = {
-            "grant_type": "urn:ietf:params:oauth:grant-type:token-exchange",
-            "subject_token": got["access_token"],
-            "subject_token_type": "urn:ietf:params:oauth:token-type:access_token",
-        }
-        status, second = await token_of(server, bearer, **exchange)
-        assert (status, second["access_token"] != got["access_token"]) == (200, True)
-        for wrong, expected in (
-            ({**client, "client_secret": "wrong"}, (401, "invalid_client")),
-            ({**client, "client_id": "AKIANOBODY"}, (401, "invalid_client")),
-            ({"grant_type": "client_credentials"}, (401, "invalid_client")),
-            ({**client, "grant_type": "password"}, (400, "unsupported_grant_type")),
-            ({}, (400, "unsupported_grant_type")),
-            ({**exchange, "subject_token": "x.y.z"}, (400, "invalid_grant")),
-            ({**exchange, "subject_token_type": "saml"}, (400, "invalid_request")),
-        ):
-            status, answer = await token_of(server, None, **wrong)
-            assert (status, answer["error"]) == expected, wrong
-            assert server.secret not in json.dumps(answer)
-
-    run(test())
-
-
-def test_tokens_that_are_void(server: Inside) -> None:
-    async def test() -> None:
-        key, secret = server.user("somebody", "FSFullAccess")
-        form = {"grant_type": "client_credentials", "client_id": key, "client_secret": secret}
-        _, got = await token_of(server, None, **form)
-        bearer = {"Authorization": f"Bearer {got['access_token']}"}
-
-        async def ask(headers: Mapping[str, str]) -> tuple[int, str] | int:
-            shown = await server.ask("GET", "/iceberg/v1/repo/main/namespaces", headers=headers, login=None)
-            return 200 if shown.status == 200 else kind_of(_read(shown))
-
-        assert await ask(bearer) == 200
-        foreign, _ = Tokens(b"x" * 32).issue("admin", server.key, server.lake._clock.now_us())
-        assert await ask({"Authorization": f"Bearer {foreign}"}) == (401, "NotAuthorizedException")
-        old, _ = server.services.tokens.issue("somebody", key, server.lake._clock.now_us() - 10**12, 60)
-        assert await ask({"Authorization": f"Bearer {old}"}) == (419, "AuthenticationTimeoutException")
-        assert await ask({"Cookie": f"internal_auth_session={got['access_token']}"}) == (401, "NotAuthorizedException")
-        server.directory.delete_user("somebody")
-        server.services.verifier.look()
-        assert await ask(bearer) == (401, "NotAuthorizedException")
-
-    run(test())
-
-
-# --- permissions --------------------------------------------------------------------------------------------------
-
-CASES: dict[str, tuple[list[tuple[str, str]], Any]] = {
-    "listNamespaces": ([("fs:ListObjects", "")], None),
-    "createNamespace": ([("fs:WriteObject", "tables/new/_namespace.json"), ("commit", "")], {"namespace": ["new"]}),
-    "loadNamespaceMetadata": ([("fs:ReadObject", "tables/db/_namespace.json")], None),
-    "namespaceExists": ([("fs:ReadObject", "tables/db/_namespace.json")], None),
-    "dropNamespace": ([("fs:DeleteObject", "tables/db/_namespace.json"), ("commit", "")], None),
-    "updateProperties": (
-        [("fs:WriteObject", "tables/db/_namespace.json"), ("commit", "")],
-        {"updates": {"x": "1"}},
-    ),
-    "listTables": ([("fs:ListObjects", "")], None),
-    "createTable": (
-        [("fs:WriteObject", "tables/db/new/_iceberg.metadata.json"), ("commit", "")],
-        {"name": "new", "schema": SCHEMA},
-    ),
-    "loadTable": ([("fs:ReadObject", "tables/db/t/_iceberg.metadata.json")], None),
-    "tableExists": ([("fs:ReadObject", "tables/db/t/_iceberg.metadata.json")], None),
-    "updateTable": (
-        [
-            ("fs:ReadObject", "tables/db/t/_iceberg.metadata.json"),
-            ("fs:WriteObject", "tables/db/t/_iceberg.metadata.json"),
-            ("commit", ""),
-        ],
-        {"requirements": [], "updates": [{"action": "set-properties", "updates": {"x": "1"}}]},
-    ),
-    "dropTable": ([("fs:DeleteObject", "tables/db/t/_iceberg.metadata.json"), ("commit", "")], None),
-    "commitTransaction": (
-        [("fs:WriteObject", "tables/db/t/_iceberg.metadata.json"), ("commit", "")],
-        {
-            "table-changes": [
-                {
-                    "identifier": {"namespace": ["db"], "name": "t"},
-                    "requirements": [],
-                    "updates": [{"action": "set-properties", "updates": {"x": "1"}}],
-                }
-            ]
-        },
-    ),
-    "renameTable": (
-        [
-            ("fs:ReadObject", "tables/db/t/_iceberg.metadata.json"),
-            ("fs:DeleteObject", "tables/db/t/_iceberg.metadata.json"),
-            ("fs:WriteObject", "tables/db/new/_iceberg.metadata.json"),
-            ("commit", ""),
-        ],
-        {"source": {"namespace": ["db"], "name": "t"}, "destination": {"namespace": ["db"], "name": "new"}},
-    ),
-    "registerTable": (
-        [("fs:WriteObject", "tables/db/new/_iceberg.metadata.json"), ("fs:ReadObject", "*"), ("commit", "")],
-        {"name": "new", "metadata-location": "file:///x"},
-    ),
-    "reportMetrics": ([("fs:ReadObject", "tables/db/t/_iceberg.metadata.json")], {}),
-    "listViews": ([("fs:ListObjects", "")], None),
-    "createView": (
-        [("fs:WriteObject", "tables/db/new/_iceberg.view.json"), ("commit", "")],
-        {"name": "new", **view(SCHEMA)},
-    ),
-    "loadView": ([("fs:ReadObject", "tables/db/t/_iceberg.view.json")], None),
-    "viewExists": ([("fs:ReadObject", "tables/db/t/_iceberg.view.json")], None),
-    "replaceView": (
-        [
-            ("fs:ReadObject", "tables/db/t/_iceberg.view.json"),
-            ("fs:WriteObject", "tables/db/t/_iceberg.view.json"),
-            ("commit", ""),
-        ],
-        {"updates": [{"action": "set-properties", "updates": {"x": "1"}}]},
-    ),
-    "dropView": ([("fs:DeleteObject", "tables/db/t/_iceberg.view.json"), ("commit", "")], None),
-    "renameView": (
-        [
-            ("fs:ReadObject", "tables/db/t/_iceberg.view.json"),
-            ("fs:DeleteObject", "tables/db/t/_iceberg.view.json"),
-            ("fs:WriteObject", "tables/db/new/_iceberg.view.json"),
-            ("commit", ""),
-        ],
-        {"source": {"namespace": ["db"], "name": "t"}, "destination": {"namespace": ["db"], "name": "new"}},
-    ),
-    "registerView": (
-        [("fs:WriteObject", "tables/db/new/_iceberg.view.json"), ("fs:ReadObject", "*"), ("commit", "")],
-        {"name": "new", "metadata-location": "file:///x"},
-    ),
-    "getConfig": ([("fs:ReadRepository", "")], None),
-}
-"""By operation, what its caller needs, action and object, and a body."""
-OPEN_OPERATIONS = ("getToken",)
-
-
-def _statement(need: tuple[str, str], effect: Effect = "allow", **condition: str) -> Statement:
-    action, path = need
-    if action == "commit":
-        return Statement(effect, ("fs:CreateCommit",), "arn:lakefs:fs:::repository/repo/branch/main", **_on(condition))
-    resource = f"arn:lakefs:fs:::repository/repo/object/{path}" if path else "arn:lakefs:fs:::repository/repo"
-    return Statement(effect, (action,), resource, **_on(condition))
-
-
-def _on(condition: Mapping[str, str]) -> dict[str, Any]:
-    return {"condition": {"StringLike": {"fs:branch": (condition["branch"],)}}} if condition else {}
-
-
-def test_each_operation_has_a_case() -> None:
-    assert {one.id for one in OPERATIONS} == {*CASES, *OPEN_OPERATIONS}
-    assert {one.id for one in OPERATIONS if one.needs is None} == set(OPEN_OPERATIONS)
-    assert all(one.needs == KNOWN or one.id.startswith("list") for one in OPERATIONS if one.needs is not None)
-
-
-@pytest.mark.parametrize("operation", [one for one in OPERATIONS if one.id in CASES], ids=lambda one: one.id)
-def test_who_may_do_what(operation: IcebergOperation, server: Inside) -> None:
-    """Refused without one of the needs, with a denial on the branch, and to strangers; nothing is written then."""
-    needs, body = CASES[operation.id]
-    path = operation.path.format(repository="repo", ref="main", namespace="db", name="t")
-    target = f"/iceberg/v1/{path}" + ("?warehouse=repo/main" if operation.id == "getConfig" else "")
-    data = b"" if body is None else json.dumps(body).encode()
-
-    def logins() -> Iterator[tuple[str, Any, int]]:
-        server.directory.create_policy("all", tuple(_statement(need) for need in needs))
-        yield "nobody", None, 401
-        yield "a wrong secret", (server.key, "wrong"), 401
-        yield "no policy", server.user("stranger"), 403
-        for number, need in enumerate(needs):
-            rest = tuple(_statement(one) for one in needs if one != need)
-            server.directory.create_policy(f"but-{number}", rest or (_statement(("fs:ReadTag", "")),))
-            yield f"all but {need}", server.user(f"lacks-{number}", f"but-{number}"), 403
-            denial = _statement(need, "deny", branch="main")
-            server.directory.create_policy(f"not-{number}", (denial,))
-            yield f"denied {need} here", server.user(f"denied-{number}", "FSFullAccess", f"not-{number}"), 403
-        elsewhere = tuple(_statement(need, branch="dev") for need in needs)
-        server.directory.create_policy("elsewhere", elsewhere)
-        yield "elsewhere only", server.user("elsewhere", "elsewhere"), 403
-        yield "all", server.user("may", "all"), 0
-
-    async def test() -> None:
-        await Client(server).table()
-        for who, login, expected in logins():
-            before = writes(server)
-            got = await server.ask(operation.method, target, data, login=login)
-            if expected:
-                assert got.status == expected, (who, got.status, body_of(got))
-                assert writes(server) == before
-            else:
-                assert got.status not in (401, 403), (who, body_of(got))
-
-    run(test())
-
-
-@pytest.mark.parametrize("end", ["", "+staged", "%2Bstaged", "%20staged"])
-def test_a_branch_is_judged_however_its_warehouse_is_written(end: str, server: Inside) -> None:
-    async def test() -> None:
-        await Client(server).table()
-        denial = _statement(("fs:WriteObject", "*"), "deny", branch="main")
-        server.directory.create_policy("not-main", (denial,))
-        login = server.user("elsewhere", "FSFullAccess", "not-main")
-        before = writes(server)
-        body = {"requirements": [], "updates": [{"action": "set-properties", "updates": {"x": "1"}}]}
-        got = await Client(server, f"repo/main{end}", login).ask("POST", "namespaces/db/tables/t", body)
-        assert got[0] == 403
-        assert writes(server) == before
-
-    run(test())
-
-
-def test_a_staged_change_needs_no_right_to_commit(server: Inside) -> None:
-    async def test() -> None:
-        await Client(server).table()
-        write = _statement(("fs:WriteObject", "tables/db/t/_iceberg.metadata.json"))
-        read = _statement(("fs:ReadObject", "tables/db/t/_iceberg.metadata.json"))
-        server.directory.create_policy("staging", (write, read))
-        login = server.user("stager", "staging")
-        assert (await Client(server, "repo/main%2Bstaged", login).append(1))[0] == 200
-        assert (await Client(server, MAIN, login).append(2))[0] == 403
 
     run(test())

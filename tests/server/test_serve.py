@@ -79,7 +79,7 @@ def test_the_server_says_how_to_connect(folder: Path) -> None:
     address = told.split(" at ", 1)[1].split()[0]
     key = told.split("access key id")[1].split()[0]
     secret = told.split("secret access key")[1].split()[0]
-    for client in ("lakefs.Client", "boto3.client", "storage_options", "CREATE SECRET", "spark.hadoop.fs.s3a.endpoint"):
+    for client in ("lakefs.Client", "boto3.client", "storage_options", "CREATE SECRET", "/iceberg", "s3a.endpoint"):
         assert client in told
     ready = next(one for one in lines if "boto3.client" in one).split("boto3    ")[1].replace("SECRET", secret)
     assert f'"{address}"' in ready
@@ -329,6 +329,14 @@ def _children(pid: int) -> list[int]:
         (("--s3-flat", "a/b"), "s3_flat"),
         (("--cors", "*"), "cors"),
         (("--idle-s", "0"), "idle_s is 0"),
+        (("--iceberg-credentials", "some"), "expected 'none'"),
+        (("--iceberg-credentials", "signed"), "not in S3"),
+        (("--iceberg-credentials", "vended"), "needs iceberg_role"),
+        (("--iceberg-role", "arn:aws:iam::1:role/x"), "only if iceberg_credentials is vended"),
+        (
+            ("--kv", "memory://x", "--blob", "s3://bucket/lake", "--iceberg-credentials", "signed"),
+            "credentials of its own",
+        ),
         (("--object-max-bytes", "1"), "object_max_bytes is 1"),
         (("--config", "missing.toml"), "cannot be read"),
         (("--kv", "postgresql://127.0.0.1:1/x", "--blob", "data"), ""),
@@ -344,6 +352,9 @@ def test_configurations_that_cannot_be_served(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setenv("STRANDLINE_SECRET_KEY", "a long secret key for tests")
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     place = () if "--kv" in options else ("lake",)
     for more in ((), ("--check",)):
         assert run(["serve", *place, *options, *more]) in (2, 9)
@@ -368,6 +379,8 @@ def test_check_says_where_each_value_comes_from(
     assert rows["host"]["origin"] == "the default"
     assert rows["lake"]["value"].endswith("here")
     assert not any("long secret" in str(row) for row in rows.values())
+    assert run(["serve", "--config", "server.toml", "--check"]) == 0
+    assert "iceberg_credentials: none  (the default)" in capsys.readouterr().out  # which is not a secret
     (folder / "server.toml").write_text("prot = 1\n")
     assert run(["serve", "--config", "server.toml", "--check"]) == 2
     assert "prot" in capsys.readouterr().err

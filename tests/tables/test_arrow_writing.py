@@ -26,7 +26,7 @@ from strandline.repository.branch import Branch
 from strandline.repository.repository import Repository
 from strandline.tables.columns import arrow_type, spark_type
 from strandline.tables.layout import NULL_PARTITION
-from strandline.tables.table import WriteResult
+from strandline.tables.outcomes import WriteResult
 from tests.conftest import names
 
 ROWS = 100

@@ -141,7 +141,10 @@ def diff(
 
 StrategyOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="[PREFIX=]WORD", help="source-wins or dest-wins for conflicts; may be repeated for parts."),
+    typer.Option(
+        metavar="[PREFIX=]WORD",
+        help="source-wins or dest-wins for conflicts, or serializable; may be repeated for parts.",
+    ),
 ]
 TakeOption = Annotated[
     list[str] | None,

@@ -9,7 +9,7 @@ import typer
 
 from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, session
-from strandline.iceberg import names, upkeep
+from strandline.iceberg import names, table_diff, upkeep
 from strandline.iceberg.tables import Tables
 
 app = typer.Typer(help="Iceberg tables on branches.", no_args_is_help=True)
@@ -37,6 +37,65 @@ def ls(ref: RefArgument, lake: LakeOption = None, as_json: JsonOption = False) -
                 }
             )
         s.out.rows(iter(rows), ("table", "rows", "snapshots", "version"))
+
+
+@app.command("create-namespace")
+def create_namespace(
+    branch: Annotated[str, typer.Argument(help="repository/branch")],
+    namespace: Annotated[str, typer.Argument(help="Its name, such as db, or db.raw in db.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Make a namespace, in which tables are made, in a commit."""
+    with session(lake, as_json) as s:
+        Tables(s.branch(branch)).create_namespace(namespace.split("."), {})
+        s.out.say(f"Made the namespace {namespace} on {branch}.", {"branch": branch, "namespace": namespace})
+
+
+@app.command("drop-namespace")
+def drop_namespace(
+    branch: Annotated[str, typer.Argument(help="repository/branch")],
+    namespace: Annotated[str, typer.Argument(help="Its name.")],
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Remove an empty namespace, in a commit."""
+    with session(lake, as_json) as s:
+        Tables(s.branch(branch)).drop_namespace(namespace.split("."))
+        s.out.say(f"Removed the namespace {namespace} from {branch}.", {"branch": branch, "namespace": namespace})
+
+
+@app.command("diff")
+def diff(
+    left: RefArgument,
+    right: Annotated[str, typer.Argument(help="repository/ref of the same repository")],
+    table: Annotated[str | None, typer.Option(help="One table, as namespace.name; without it, all.")] = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how tables differ between two refs: snapshots, files and rows, as manifests count them."""
+    with session(lake, as_json) as s:
+        rows = []
+        for one in table_diff.diff(s.ref(left), s.ref(right), table):
+            counts = {
+                "added_rows": one.added_rows,
+                "removed_rows": one.removed_rows,
+                "added_files": one.added_files,
+                "removed_files": one.removed_files,
+            }
+            more = [{"id": made.id, "operation": made.operation, "at_ms": made.at_ms} for made in one.snapshots]
+            rows.append(
+                {
+                    "table": one.table,
+                    "change": one.change,
+                    **{name: "?" if count is None and not as_json else count for name, count in counts.items()},
+                    "snapshots": more if as_json else len(more),
+                    "gone_snapshots": one.gone_snapshots,
+                    "other_shape": one.shape_changed,
+                }
+            )
+        columns = ("table", "change", *list(rows[0])[2:7]) if rows else ("table", "change")
+        s.out.rows(iter(rows), columns, "No table differs.")
 
 
 @app.command("expire")

@@ -60,6 +60,12 @@ def serve(
     object_max_bytes: Annotated[
         int | None, typer.Option(help="The largest object, or part, in one request; by default 5 GiB.")
     ] = None,
+    iceberg_credentials: Annotated[
+        str | None, typer.Option(help="How clients of Iceberg's catalog reach files on S3: none, signed or vended.")
+    ] = None,
+    iceberg_role: Annotated[str | None, typer.Option(help="The role that is lent, if vended.")] = None,
+    iceberg_sts: Annotated[str | None, typer.Option(help="The endpoint of the STS; by default Amazon's.")] = None,
+    iceberg_credentials_s: Annotated[int | None, typer.Option(help="Seconds for which it is lent; 3,600.")] = None,
     new_admin_key: Annotated[
         bool, typer.Option("--new-admin-key", help="Give the first admin another access key, and all rights again.")
     ] = False,
@@ -103,6 +109,10 @@ def serve(
         idle_s=idle_s,
         head_s=head_s,
         object_max_bytes=object_max_bytes,
+        iceberg_credentials=iceberg_credentials,
+        iceberg_role=iceberg_role,
+        iceberg_sts=iceberg_sts,
+        iceberg_credentials_s=iceberg_credentials_s,
     )
     if check:
         _check(out, configuration)
@@ -138,7 +148,7 @@ def _check(out: Output, configuration: Configuration) -> None:
     from strandline.server.serve import check as examine  # noqa: PLC0415 - an extra
 
     for name, value, origin in examine(configuration):
-        out.say(f"{name} = {value}  ({origin})", {"name": name, "value": str(value), "origin": origin})
+        out.say(f"{name}: {value}  ({origin})", {"name": name, "value": str(value), "origin": origin})
     out.say("The configuration can be served.", {"ok": True})
 
 
@@ -175,6 +185,8 @@ def _connections(address: str, key: str) -> list[str]:
         f'"aws_access_key_id": "{key}", "aws_secret_access_key": "SECRET"}}',
         f"DuckDB   CREATE SECRET (TYPE s3, KEY_ID '{key}', SECRET 'SECRET', ENDPOINT '{host}', URL_STYLE 'path', "
         f"USE_SSL {tls});",
+        f'PyIceberg  load_catalog("lake", type="rest", uri="{address}/iceberg", warehouse="REPOSITORY/main", '
+        f'credential="{key}:SECRET")',
         f"Spark    --conf spark.hadoop.fs.s3a.endpoint={address} --conf spark.hadoop.fs.s3a.path.style.access=true "
         f"--conf spark.hadoop.fs.s3a.access.key={key} --conf spark.hadoop.fs.s3a.secret.key=SECRET",
     ]

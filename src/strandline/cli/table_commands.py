@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, Session, complete_place, session
 from strandline.errors import UsageError
 from strandline.tables.table import Table
@@ -159,3 +160,31 @@ def history(
             ("id", "date", "committer", "message", "operation", "files", "rows", "columns"),
             "No commit changed it.",
         )
+
+
+NameArgument = Annotated[
+    str | None, typer.Argument(help="The Iceberg table, as namespace.name; by default the one at the same path.")
+]
+
+
+@app.command("to-iceberg")
+def to_iceberg(
+    place: PlaceArgument, name: NameArgument = None, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Make an Iceberg table of a table's files, in a commit, without copying data."""
+    with session(lake, as_json) as s:
+        table = _table(s, place)
+        done = table.to_iceberg(name)
+        told = f"Made the Iceberg table {done.name} of {counted(done.files, 'file')} of {table.path}."
+        s.out.say(told, {"table": done.name, "files": done.files, "rows": done.rows})
+
+
+@app.command("from-iceberg")
+def from_iceberg(
+    place: PlaceArgument, name: NameArgument = None, lake: LakeOption = None, as_json: JsonOption = False
+) -> None:
+    """Make a table of an Iceberg table's files, in a commit, without copying data."""
+    with session(lake, as_json) as s:
+        done = _table(s, place).from_iceberg(name)
+        told = f"Made {done.name} of {counted(done.files, 'file')} of an Iceberg table."
+        s.out.say(told, {"table": done.name, "files": done.files, "rows": done.rows})

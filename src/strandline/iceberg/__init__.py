@@ -1,6 +1,7 @@
 """Iceberg tables on branches: `Catalog(branch)` is a catalog of PyIceberg, without a server.
 
-`expire` takes old snapshots out of tables, and `relocate` puts addresses right after a lake was moved.
+`diff` compares the tables of two refs, `expire` takes old snapshots out of tables, and `relocate` puts addresses right
+after a lake was moved.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 from strandline.errors import UsageError
 
-__all__ = ["Catalog", "expire", "relocate"]
+__all__ = ["Catalog", "diff", "expire", "relocate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,6 +22,10 @@ def __getattr__(name: str) -> Any:
                 raise
             raise UsageError("PyIceberg is not installed.", next="Run: pip install 'strandline[iceberg]'") from error
         return Catalog
+    if name == "diff":
+        from strandline.iceberg.table_diff import diff  # noqa: PLC0415 - as above
+
+        return diff
     if name in ("expire", "relocate"):
         from strandline.iceberg import upkeep  # noqa: PLC0415 - repositories are loaded where they are used
 

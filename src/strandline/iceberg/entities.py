@@ -208,6 +208,10 @@ class Entities(Namespaces):
             raise self.kind.missing(f"{word[0].upper()}{word[1:]} does not exist: {shown}.{told}", next=hint)
         return found
 
+    def metadata_of(self, pointer: ObjectInfo, identifier: Sequence[str]) -> Json:
+        """The metadata that an object on a branch names; shared, so that nobody may change it."""
+        return self._read(pointer.physical_address, self._checked(identifier))
+
     def _read(self, key: str, named: Identifier) -> Json:
         """The metadata in a file; shared, so that nobody may change it."""
         repository_id, what = self._core.stores.repository_id, f"{self.kind.word} {names.shown(named)!r}"

@@ -23,6 +23,7 @@ from strandline.repository.commits.one_shot import Asked, entry_of, publish_entr
 from strandline.repository.objects.writable import Writable
 from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
+from strandline.repository.transactions.joined import JoinedTransaction
 from strandline.repository.transactions.transaction import Transaction
 from strandline.results.rows import ObjectInfo
 from strandline.tree.rows import Entry
@@ -214,6 +215,8 @@ class InTransaction(Landing):
 
     def shown(self, folder: str) -> Ref:
         transaction = self._transaction
+        if isinstance(transaction, JoinedTransaction):
+            transaction.look()
         if transaction.phase in ("committed", "repeat"):
             result = CommitId(transaction.result.commit)
             target = Target("commit", result, transaction.name, transaction.branch_id)

@@ -6,16 +6,16 @@ Source: "Manifests", "Sequence Number Inheritance" and "Row Lineage" of the Iceb
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from strandline.blob import BlobNotFound, BlobStore
 from strandline.core.iceberg_files import avro, broken, key_of
 from strandline.iceberg.building import MAIN, NO_SNAPSHOT
+from strandline.iceberg.position_deletes import PATH_COLUMN, PATH_FIELD_ID, rows_of
 from strandline.iceberg.schemas import Json
 from strandline.parallel import in_parallel
 
@@ -23,7 +23,6 @@ EXISTING, ADDED, DELETED = 0, 1, 2
 """The status of an entry of a manifest."""
 DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 """What a file holds."""
-PATH_FIELD_ID = 2147483546
 FileId = tuple[str, int]
 """A file, and where in it: a file of deletion vectors holds several."""
 
@@ -65,11 +64,13 @@ class LiveFile:
         entry: in its manifest.
         manifest: the place of that among the snapshot's.
         place: of the entry in it.
+        spec: the id of the partition spec that it was written by.
     """
 
     entry: Json
     manifest: int
     place: int
+    spec: int
 
     @property
     def file(self) -> Json:
@@ -127,22 +128,36 @@ def read_live(blobs: BlobStore, table: Json) -> Live:
     Raises:
         Corrupted: a manifest or the manifest list is gone, or cannot be read.
     """
+    listing, listed = _listed(blobs, table)
+    return read_manifests(blobs, listed, listing)
+
+
+def manifests_of(blobs: BlobStore, table: Json) -> list[Json]:
+    """What the manifest list of a table at main says of its manifests; raises `Corrupted`."""
+    return _listed(blobs, table)[1]
+
+
+def _listed(blobs: BlobStore, table: Json) -> tuple[AvroFile | None, list[Json]]:
     snapshot = snapshot_of(table, head_of(table))
     if snapshot is None:
-        return Live()
-    found = Live()
+        return None, []
     if "manifest-list" in snapshot:
-        found.listing = read_file(blobs, snapshot["manifest-list"])
-        listed = found.listing.records
-    else:
-        listed = [{"manifest_path": path, "manifest_length": 0} for path in snapshot.get("manifests") or ()]
+        listing = read_file(blobs, snapshot["manifest-list"])
+        return listing, listing.records
+    return None, [{"manifest_path": path, "manifest_length": 0} for path in snapshot.get("manifests") or ()]
+
+
+def read_manifests(blobs: BlobStore, listed: Sequence[Json], listing: AvroFile | None = None) -> Live:
+    """The files of some manifests, as a manifest list names them; raises `Corrupted`."""
+    found = Live(listing)
     files = in_parallel(lambda one: read_file(blobs, one["manifest_path"]), listed)
     for number, (one, file) in enumerate(zip(listed, files, strict=True)):
         found.manifests.append(Manifest(one, file))
+        spec = int(one.get("partition_spec_id") or file.metadata.get("partition-spec-id") or 0)
         for place, entry in enumerate(_entries(one, file)):
             if entry["status"] == DELETED:
                 continue
-            live = LiveFile(entry, number, place)
+            live = LiveFile(entry, number, place, spec)
             (found.data if live.content == DATA else found.deletes)[id_of(blobs, live.file)] = live
     return found
 
@@ -177,12 +192,26 @@ def targets(blobs: BlobStore, deletes: LiveFile) -> set[str]:
     Raises:
         Corrupted: the file does not say it, and cannot be read.
     """
-    file = deletes.file
-    referenced = file.get("referenced_data_file")
-    names = {referenced} if referenced else _same_bounds(file)
-    if not names:
-        names = _names_in(blobs, file["file_path"])
+    names = _told_targets(deletes.file) or set(pc.unique(_names_in(blobs, deletes.file["file_path"])).to_pylist())
     return {key_of(blobs, name) or name for name in names}
+
+
+def deleted_rows(blobs: BlobStore, deletes: LiveFile) -> dict[str, int]:
+    """How many rows of each data file position deletes take away; raises `Corrupted` as `targets` does."""
+    told = _told_targets(deletes.file)
+    if told:
+        return {key_of(blobs, name) or name: deletes.rows for name in told}
+    counted = pc.value_counts(_names_in(blobs, deletes.file["file_path"]))
+    return {
+        key_of(blobs, name) or name: count
+        for name, count in zip(counted.field(0).to_pylist(), counted.field(1).to_pylist(), strict=True)
+    }
+
+
+def _told_targets(file: Json) -> set[str]:
+    """The one data file that deletes are of, if the manifest says it."""
+    referenced = file.get("referenced_data_file")
+    return {referenced} if referenced else _same_bounds(file)
 
 
 def _same_bounds(file: Json) -> set[str]:
@@ -195,17 +224,18 @@ def _same_bounds(file: Json) -> set[str]:
     return {lower.decode()} if lower is not None and lower == upper else set()
 
 
-def _names_in(blobs: BlobStore, location: str) -> set[str]:
+def _names_in(blobs: BlobStore, location: str) -> pa.ChunkedArray:
+    """The data file of each deleted row."""
     key = key_of(blobs, location)
     try:
         if key is None:
             raise broken(location, location, "lies outside the repository")
-        rows = pq.read_table(pa.BufferReader(blobs.get(key)), columns=["file_path"])
+        rows = rows_of(blobs.get(key))
     except BlobNotFound:
         raise broken(str(key), str(key), "is gone") from None
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError, KeyError, EOFError) as error:
         raise broken(str(key), str(key), f"cannot be read: {error}") from None
-    return set(pc.unique(rows.column(0)).to_pylist())
+    return rows.column(PATH_COLUMN)
 
 
 def read_file(blobs: BlobStore, location: str) -> AvroFile:
@@ -228,9 +258,10 @@ def read_file(blobs: BlobStore, location: str) -> AvroFile:
 
 
 def avro_bytes(records: list[Json], schema: Json, metadata: dict[str, str], codec: str = "deflate") -> bytes:
-    """An Avro file."""
+    """An Avro file, with a schema as it was written: what its reader has noted in it is left out."""
     out = io.BytesIO()
-    avro().writer(out, schema, records, codec=codec, metadata=dict(metadata))
+    plain = {name: value for name, value in schema.items() if not name.startswith("__")}
+    avro().writer(out, plain, records, codec=codec, metadata=dict(metadata))
     return out.getvalue()
 
 

@@ -52,6 +52,8 @@ def settle_table(
     theirs: Json,
     ours: Json,
     others: Sequence[tuple[Json | None, Json | None]] = (),
+    *,
+    is_serializable: bool = False,
 ) -> TableMerge:
     """What makes a table of the branch hold the changes of both sides.
 
@@ -61,6 +63,7 @@ def settle_table(
         ours: on the branch.
         others: of a criss-cross history, the table in the other common ancestors, each with what that and the first
             one come from.
+        is_serializable: rows that the branch added where the source changed some are a clash.
 
     Raises:
         Clash: both changed the same thing in different ways; the message says which.
@@ -96,7 +99,8 @@ def settle_table(
     for one, before in others:
         sides[0] = _both_bases(blobs, sides[0], one, before)
     found.theirs, found.ours = sides[1], sides[2]
-    found.steps = steps_of(blobs, (base, theirs, ours), sides, [one for one, _ in others if one is not None])
+    bases = [one for one, _ in others if one is not None]
+    found.steps = steps_of(blobs, (base, theirs, ours), sides, bases, is_serializable=is_serializable)
     return found
 
 

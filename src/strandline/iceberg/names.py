@@ -81,9 +81,20 @@ def table_key_of(physical_address: str) -> str | None:
     return found[1] if found else None
 
 
+def part_of(key: str) -> str:
+    """What a file of a table lies below there: the part of the branch or the transaction that wrote it, or ""."""
+    found = _KEY.match(key)
+    return key[found.end() :].partition("/")[0] if found else ""
+
+
 def new_uuid() -> str:
     """A random UUID."""
     return str(uuid.UUID(hex=(new_id() + new_id())[:32], version=4))
+
+
+def files_of(table_key: str) -> str:
+    """What all files of a table lie below, of every branch."""
+    return f"{FILES}/{table_key}/"
 
 
 def files_below(table_key: str, part: str) -> str:

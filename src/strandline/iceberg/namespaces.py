@@ -88,7 +88,7 @@ class Namespaces(OnRef):
 
         def decide(head: Ref) -> Plan:
             if not has_namespace(head, namespace):
-                raise no_namespace(namespace)
+                raise no_namespace(namespace, next="There is nothing to drop.")
             marker = names.marker_of(namespace)
             inside = [row.path for row in head.list(names.folder_of(namespace), amount=2) if row.path != marker]
             if inside:
@@ -139,9 +139,10 @@ class Namespaces(OnRef):
         plan.changes[marker] = self._stored(plan, self._new_key(marker), data, None)
 
 
-def no_namespace(namespace: Identifier) -> NoSuchNamespace:
+def no_namespace(namespace: Identifier, next: str = "") -> NoSuchNamespace:
     """The error about a namespace that is not there."""
-    return NoSuchNamespace(f"Namespace does not exist: {names.shown(namespace)}.", next="Create it first.")
+    advice = "Create it first, in SQL or with `strandline iceberg create-namespace`."
+    return NoSuchNamespace(f"Namespace does not exist: {names.shown(namespace)}.", next=next or advice)
 
 
 def expect_no_table(plan: Plan, identifier: Identifier) -> None:

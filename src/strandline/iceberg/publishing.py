@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from blake3 import blake3
 
+from strandline.blob import BlobStore
 from strandline.core.repository_core import RepositoryCore
 from strandline.errors import StrandlineError, UsageError
 from strandline.iceberg.landing import Landing, Once, Plan, landing_of
@@ -140,12 +141,25 @@ class OnRef:
         return self._url(key)
 
     @property
+    def namespace_url(self) -> str:
+        """Of the storage namespace, without what is secret."""
+        return self._core.resolver.namespace.url
+
+    @property
+    def blobs(self) -> BlobStore:
+        """The storage namespace."""
+        return self._core.resolver.namespace
+
+    @property
     def now_ms(self) -> int:
         """The time by the lake's clock, in milliseconds since 1970 UTC."""
         return self._now_ms()
 
     def _now_ms(self) -> int:
-        return self._core.stores.clock.now_us() // 1_000
+        return self._now_us() // 1_000
+
+    def _now_us(self) -> int:
+        return self._core.stores.clock.now_us()
 
 
 def store_properties(core: RepositoryCore) -> dict[str, str]:

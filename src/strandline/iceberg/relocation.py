@@ -20,14 +20,12 @@ import pyarrow.parquet as pq
 from strandline.blob import BlobStore
 from strandline.core.iceberg_files import avro, key_in, key_of
 from strandline.core.physical import ICEBERG_ROOT
-from strandline.errors import UsageError
 from strandline.iceberg.names import table_key_of
+from strandline.iceberg.position_deletes import FORMATS, PATH_COLUMN, PATH_FIELD_ID, rows_of
 from strandline.iceberg.schemas import Json
 from strandline.parallel import in_parallel
 from strandline.progress import Progress, no_progress
 
-PATH_COLUMN = "file_path"
-PATH_FIELD_ID = 2147483546
 POSITION_DELETES = 1
 Place = Callable[[str], str]
 """Where clients find the file of a key."""
@@ -89,7 +87,7 @@ def relocate(blobs: BlobStore, place: Place, progress: Progress = no_progress) -
 
     Raises:
         StorageError: a store does not answer, or holds a file that cannot be read.
-        UsageError: a table has position deletes in a format that cannot be written anew.
+        UsageError: the package that reads manifests is not installed.
     """
     return _Relocation(blobs, place, progress).run()
 
@@ -148,14 +146,8 @@ class _Relocation:
             file[PATH_COLUMN] = after
             if (referenced := file.get("referenced_data_file")) is not None:
                 file["referenced_data_file"] = self._here(referenced)
-            is_position_delete = file.get("content") == POSITION_DELETES
             kind = file.get("file_format", "").upper()
-            if is_position_delete and after != before and kind in ("AVRO", "ORC"):
-                raise UsageError(
-                    f"Position deletes in {kind} cannot be written anew: {after!r}.",
-                    next="Move the lake back, let Spark rewrite the table's position deletes, and move it again.",
-                )
-            if is_position_delete and after != before and kind == "PARQUET":
+            if file.get("content") == POSITION_DELETES and after != before and kind in FORMATS:
                 self._position_deletes(file)
         if is_changed:
             self._write(read)
@@ -166,7 +158,7 @@ class _Relocation:
         key = key_of(self._blobs, file[PATH_COLUMN])
         if key is None:
             return
-        rows = pq.read_table(pa.BufferReader(self._blobs.get(key)))
+        rows = rows_of(self._blobs.get(key))
         names = rows.column(PATH_COLUMN)
         distinct = pc.unique(names)
         fresh = pa.array([self._here(one) for one in distinct.to_pylist()], distinct.type)
@@ -177,6 +169,7 @@ class _Relocation:
         pq.write_table(rows, out, compression="zstd")
         self._put(key, out.getvalue())
         file["file_size_in_bytes"] = out.tell()
+        file["file_format"] = "PARQUET"  # whatever it was: readers go by this, and not by the name
         file["split_offsets"] = None
         for bounds, text in (("lower_bounds", pc.min(column).as_py()), ("upper_bounds", pc.max(column).as_py())):
             for one in file.get(bounds) or ():

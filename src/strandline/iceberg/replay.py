@@ -145,7 +145,7 @@ class _Writer:
         removed = self._live.remove(set(step.removed))
         listed = [self._rewritten(_upgraded(one, version), gone, number, sequence) for one, gone in removed]
         kept = self._live.untouched
-        fresh = self._added(step.added, number, sequence, version)
+        fresh = self._added(step, number, sequence, version)
         first_row, added_rows = int(table.get("next-row-id") or 0), 0
         if version >= ROW_LINEAGE_VERSION:
             for one in [*kept, *listed, *fresh]:
@@ -183,7 +183,7 @@ class _Writer:
     def _list_schema(self, version: int) -> Json:
         """The schema of the list with more fields: one side's may be of an older version of the format."""
         lists = [one.listing for one in (self._plan.ours, self._plan.theirs) if one.listing is not None]
-        schema = _plain(max((one.schema for one in lists), key=lambda one: len(one["fields"])))
+        schema = max((one.schema for one in lists), key=lambda one: len(one["fields"]))
         if version >= ROW_LINEAGE_VERSION and not any(one["name"] == "first_row_id" for one in schema["fields"]):
             schema = {**schema, "fields": [*schema["fields"], _FIRST_ROW_OF_MANIFEST]}
         return schema
@@ -198,17 +198,18 @@ class _Writer:
             entries.append({**entry, "status": status, **({"snapshot_id": number} if at in gone else {})})
         return self._written(manifest, entries, number, sequence)
 
-    def _added(self, files: list[LiveFile], number: int, sequence: int, version: int) -> list[Manifest]:
+    def _added(self, step: Step, number: int, sequence: int, version: int) -> list[Manifest]:
         """Manifests of the source's files: one for each of its manifests that they are in."""
         by_manifest: defaultdict[int, list[LiveFile]] = defaultdict(list)
-        for one in files:
+        for one in step.added:
             by_manifest[one.manifest].append(one)
         found = []
         for at in sorted(by_manifest):
             entries = []
             for one in by_manifest[at]:
                 file = {**one.file, **({"first_row_id": None} if "first_row_id" in one.file else {})}
-                inherited = {"snapshot_id": number, "sequence_number": None, "file_sequence_number": None}
+                inherited = {"snapshot_id": number, "file_sequence_number": None}
+                inherited["sequence_number"] = step.numbers.get(file["file_path"])
                 entries.append({**one.entry, **inherited, "status": ADDED, "data_file": file})
             source = _upgraded(self._plan.theirs.manifests[at], version)
             found.append(self._written(source, entries, number, sequence))
@@ -217,7 +218,7 @@ class _Writer:
     def _written(self, source: Manifest, entries: list[Json], number: int, sequence: int) -> Manifest:
         key = self._new_key("merged")
         held = source.file
-        data = avro_bytes(entries, _plain(held.schema), held.metadata, held.codec)
+        data = avro_bytes(entries, held.schema, held.metadata, held.codec)
         self._files[key] = data
         counts = {status: [one for one in entries if one["status"] == status] for status in (EXISTING, ADDED, DELETED)}
         live = [*counts[EXISTING], *counts[ADDED]]
@@ -374,8 +375,3 @@ def _upgraded(manifest: Manifest, version: int) -> Manifest:
 def _data_file(schema: Json) -> Json:
     kind: Json = next(one["type"] for one in schema["fields"] if one["name"] == "data_file")
     return kind
-
-
-def _plain(schema: Json) -> Json:
-    """A schema as it was written, without what its reader noted in it."""
-    return {name: value for name, value in schema.items() if not name.startswith("__")}

@@ -13,16 +13,21 @@ from dataclasses import dataclass, field
 
 from strandline.blob import BlobStore
 from strandline.iceberg.live import (
+    DATA,
     EQUALITY_DELETES,
     FileId,
     Live,
     LiveFile,
     head_of,
+    id_of,
+    read_file,
+    read_manifests,
     removed_by,
     snapshot_of,
     targets,
 )
 from strandline.iceberg.schemas import Json
+from strandline.parallel import in_parallel
 from strandline.tables.merging import Clash
 
 SOURCES = "strandline.source-snapshots"
@@ -38,12 +43,14 @@ class Step:
 
     Attributes:
         added, removed: data files and delete files.
+        numbers: the sequence numbers of added files that are not the snapshot's, by location.
         source: the snapshot of the other side that this one repeats; None if it stands for several.
         sources: the ids of all that it stands for.
     """
 
     added: list[LiveFile] = field(default_factory=list)
     removed: list[FileId] = field(default_factory=list)
+    numbers: dict[str, int] = field(default_factory=dict)
     source: Json | None = None
     sources: tuple[int, ...] = ()
 
@@ -68,13 +75,19 @@ class _Changes:
 
 
 def steps_of(
-    blobs: BlobStore, tables: Sequence[Json], sides: Sequence[Live], others: Sequence[Json] = ()
+    blobs: BlobStore,
+    tables: Sequence[Json],
+    sides: Sequence[Live],
+    others: Sequence[Json] = (),
+    *,
+    is_serializable: bool = False,
 ) -> list[Step]:
     """The snapshots that bring the source's changes onto the branch.
 
     Args:
         tables, sides: base, source and branch: their metadata, and what they consist of.
         others: the table in the other common ancestors of a criss-cross history.
+        is_serializable: the source's changes of rows must be what they would be after the branch's.
 
     Raises:
         Clash: both sides have changed rows of the same files, or may have.
@@ -85,13 +98,62 @@ def steps_of(
     theirs_did, ours_did = _changes(before, source), _changes(before, branch)
     _refuse_equality(theirs_did, ours_did)
     chain = _chain(base, theirs)
-    theirs_did, chain = _without_compactions(blobs, before, theirs_did, ours_did, chain)
+    theirs_did, chain = _without_compactions(blobs, (before, source), theirs_did, ours_did, chain)
     both = _touched(blobs, theirs_did) & _touched(blobs, ours_did)
     both -= _alike(blobs, theirs, ours, theirs_did, ours_did)
     if both:
-        raise Clash(_both(both, before, chain))
+        raise Clash(_both(both, before, chain, _chain(base, ours)))
     _refuse_replaced_partitions(base, theirs, ours, theirs_did, ours_did)
-    return _planned(theirs_did, branch, chain)
+    if is_serializable:
+        _refuse_unseen(blobs, before, theirs_did, ours_did, chain, ours)
+    steps = _planned(theirs_did, branch, chain)
+    numbers = _numbers_of_then(blobs, [one for step in steps for one in step.added], source, branch)
+    for step in steps:
+        step.numbers = numbers
+    return steps
+
+
+def _numbers_of_then(blobs: BlobStore, added: Sequence[LiveFile], source: Live, branch: Live) -> dict[str, int]:
+    """The sequence numbers of added files that the branch has deletes of: of files that it had before.
+
+    Invariant: a delete takes rows of a file away if its number is not lower than the file's; one by values, if it is
+    higher. Deletes that both sides have, and that take rows of the file away in the source, have to do so on the
+    branch: they stay for a while after a file is gone, which a revert or a merge may bring back.
+
+    Returns:
+        By location; the other files have the number of the new snapshot.
+
+    Raises:
+        Clash: no number has this effect.
+    """
+    named: defaultdict[str, list[FileId]] = defaultdict(list)
+    by_value = [key for key, one in branch.deletes.items() if one.content == EQUALITY_DELETES]
+    by_place = [(key, one) for key, one in branch.deletes.items() if added and one.content != EQUALITY_DELETES]
+    found_paths = in_parallel(lambda pair: targets(blobs, pair[1]), by_place)
+    for (key, _), paths in zip(by_place, found_paths, strict=True):
+        for path in paths:
+            named[path].append(key)
+    found: dict[str, int] = {}
+    for one in added:
+        keys = named.get(id_of(blobs, one.file)[0], [])
+        if one.content != DATA or not (keys or by_value):
+            continue
+        below: list[int] = []
+        above: list[int] = []
+        for key, lag in (*((key, 0) for key in keys), *((key, 1) for key in by_value if key in source.deletes)):
+            if key not in source.deletes:
+                raise Clash("the source brings back a file of which the branch has deleted rows")
+            takes = _sequence(one) + lag <= _sequence(source.deletes[key])
+            (below if takes else above).append(_sequence(branch.deletes[key]) - lag)
+        if below and max(above, default=-1) >= min(below):
+            raise Clash("the source brings back a file, and delete files are of its rows in the source alone")
+        if below:
+            found[one.file["file_path"]] = min(below)
+    return found
+
+
+def _sequence(one: LiveFile) -> int:
+    return one.entry.get("sequence_number") or 0
 
 
 def _planned(did: _Changes, branch: Live, chain: Sequence[Json]) -> list[Step]:
@@ -102,13 +164,14 @@ def _planned(did: _Changes, branch: Live, chain: Sequence[Json]) -> list[Step]:
             by_snapshot[one.entry["snapshot_id"]].append(one)
         if set(by_snapshot) <= {one["snapshot-id"] for one in chain}:
             mine = [one for one in chain if one["snapshot-id"] in by_snapshot]
-            return [Step(by_snapshot[one["snapshot-id"]], [], one, tuple(_all_ids(one))) for one in mine]
+            return [Step(by_snapshot[one["snapshot-id"]], source=one, sources=tuple(_all_ids(one))) for one in mine]
     attached = list(did.attached.values())
     removed = [key for key in did.removed if key in branch.data]
     detached = [key for key in did.detached if key in branch.deletes]
     brought = tuple(sorted({id for one in chain for id in _all_ids(one)}))
     brought = brought or tuple(sorted({one.entry["snapshot_id"] for one in (*fresh.values(), *attached)}))
-    step = Step([*fresh.values(), *attached], [*removed, *detached], chain[0] if len(chain) == 1 else None, brought)
+    only = chain[0] if len(chain) == 1 else None
+    step = Step([*fresh.values(), *attached], [*removed, *detached], source=only, sources=brought)
     return [step] if step.added or step.removed else []
 
 
@@ -220,11 +283,13 @@ def _removed_by_any(blobs: BlobStore, table: Json, known: set[int]) -> set[FileI
     return found
 
 
-def _both(paths: set[str], before: Live, chain: Sequence[Json]) -> str:
+def _both(paths: set[str], before: Live, theirs: Sequence[Json], ours: Sequence[Json]) -> str:
     rows = sum(one.rows for (path, _), one in before.data.items() if path in paths)
     files = f"{len(paths):,} data file{'s' * (len(paths) > 1)} with {rows:,} row{'s' * (rows != 1)}"
-    compacted = [one for one in chain if _operation(one) == "replace"]
-    hint = f"; snapshot {compacted[0]['snapshot-id']} of the source rewrote files" if compacted else ""
+    hint = ""
+    for chain, side in ((theirs, "source"), (ours, "branch")):
+        compacted = [one for one in chain if _operation(one) == "replace"]
+        hint += f"; snapshot {compacted[0]['snapshot-id']} of the {side} rewrote files" if compacted else ""
     return f"both sides changed rows of the same files: {files}{hint}"
 
 
@@ -235,9 +300,36 @@ def _refuse_replaced_partitions(base: Json, theirs: Json, ours: Json, theirs_did
         own = [one for one in table.get("snapshots") or () if one["snapshot-id"] not in known]
         if not any((one.get("summary") or {}).get("replace-partitions") == "true" for one in own):
             continue
-        places = _partitions([*mine.added.values(), *mine.removed.values()])
-        if places & _partitions(other.added.values()):
+        if _share_partitions([*mine.added.values(), *mine.removed.values()], [*other.added.values()]):
             raise Clash("a side replaced partitions to which the other one added rows")
+
+
+def _refuse_unseen(
+    blobs: BlobStore, before: Live, theirs: _Changes, ours: _Changes, chain: Sequence[Json], branch: Json
+) -> None:
+    """Statements that changed rows have read their partitions, and not the rows that the branch added there since.
+
+    That they put rows into a partition says as well that they have read it: a MERGE has found no match there. Engines
+    record a MERGE without any match as an append, so it looks like an INSERT. Compactions bring no rows.
+    """
+    if chain and all(_operation(one) in ("append", "replace") for one in chain):
+        return
+    touched = _touched(blobs, theirs)
+    changed = [one for (path, _), one in before.data.items() if path in touched]
+    quiet = {one["snapshot-id"] for one in chain if _operation(one) in ("append", "replace")}
+    changed += [one for one in theirs.added.values() if one.entry["snapshot_id"] not in quiet]
+    compactions = {one["snapshot-id"] for one in branch.get("snapshots") or () if _operation(one) == "replace"}
+    came = [one for one in ours.added.values() if one.entry["snapshot_id"] not in compactions]
+    if _share_partitions(changed, came):
+        raise Clash("the branch added rows where the source changed some, which had not seen them")
+
+
+def _share_partitions(some: Sequence[LiveFile], others: Sequence[LiveFile]) -> bool:
+    """Whether rows of some files may be of the partitions of others: by different specs each may have rows of all."""
+    if not some or not others:
+        return False
+    specs = {one.spec for one in (*some, *others)}
+    return len(specs) > 1 or not _partitions(some).isdisjoint(_partitions(others))
 
 
 def _partitions(files: Iterable[LiveFile]) -> set[str]:
@@ -262,21 +354,28 @@ def _operation(snapshot: Json) -> str:
 
 
 def _without_compactions(
-    blobs: BlobStore, before: Live, theirs: _Changes, ours: _Changes, chain: list[Json]
+    blobs: BlobStore, sides: tuple[Live, Live], theirs: _Changes, ours: _Changes, chain: list[Json]
 ) -> tuple[_Changes, list[Json]]:
     """Leave out that the source rewrote files without changing rows, where the branch changed rows in these.
 
-    Invariant: what is left out is the last that happened to its files: what it wrote is live still, and no delete file
-    came or went that is of it or of what it replaced, so that the files it replaced hold the same rows.
+    Invariant: what is left out is all that happened to its files: what it wrote is live still, and no delete file came
+    or went, in no snapshot on the way, that is of it or of what it replaced. So the files it replaced hold the same
+    rows: a compaction writes none of those that deletes of before it had taken away.
+
+    Args:
+        sides: base and source.
     """
+    before, source = sides
     clashing = {path for path, _ in theirs.removed} & _touched(blobs, ours)
     if not clashing or not chain:
         return theirs, chain
     written: defaultdict[int, set[FileId]] = defaultdict(set)
     for key, one in theirs.added.items():
         written[one.entry["snapshot_id"]].add(key)
-    deletes = (*theirs.attached.values(), *theirs.detached.values())
-    later = {path for one in deletes for path in targets(blobs, one)}
+    passing = _passing_deletes(blobs, before, source, chain)
+    if any(one.content == EQUALITY_DELETES for one in passing):
+        return theirs, chain  # which may be of rows in any file
+    deleted = {path for one in passing for path in targets(blobs, one)}
     removed, added = dict(theirs.removed), dict(theirs.added)
     kept = []
     for snapshot in chain:
@@ -284,8 +383,9 @@ def _without_compactions(
         own = written[snapshot["snapshot-id"]]
         is_whole = _operation(snapshot) == "replace" and str(len(own)) == summary.get("added-data-files", "0")
         replaced = removed_by(blobs, snapshot) if is_whole else set()
-        is_last = not {path for path, _ in (*own, *replaced)} & later
-        if is_whole and is_last and replaced and replaced <= removed.keys() <= before.data.keys():
+        is_needed = any(path in clashing for path, _ in replaced)
+        is_all = not {path for path, _ in (*own, *replaced)} & deleted
+        if is_whole and is_all and is_needed and replaced <= removed.keys() <= before.data.keys():
             for key in replaced:
                 del removed[key]
             for key in own:
@@ -293,3 +393,14 @@ def _without_compactions(
         else:
             kept.append(snapshot)
     return _Changes(added, removed, theirs.attached, theirs.detached), kept
+
+
+def _passing_deletes(blobs: BlobStore, before: Live, source: Live, chain: Sequence[Json]) -> list[LiveFile]:
+    """The delete files that came or went in a chain of snapshots, also those that came and went."""
+    listed: dict[str, Json] = {}
+    for snapshot in chain:
+        for one in read_file(blobs, snapshot["manifest-list"]).records if "manifest-list" in snapshot else ():
+            if one.get("content"):
+                listed[one["manifest_path"]] = one
+    found = {**read_manifests(blobs, list(listed.values())).deletes, **before.deletes}
+    return [one for key, one in found.items() if key not in before.deletes or key not in source.deletes]

@@ -33,11 +33,12 @@ def merged_entry(core: RepositoryCore, branch_id: BranchId, path: str, given: Si
     blobs, now_us = core.resolver.namespace, core.stores.clock.now_us()
 
     def read(entry: Entry | None) -> Json | None:
-        return None if entry is None else _read(core, path, entry)
+        return None if entry is None else read_metadata(core, path, entry.physical_address)
 
-    theirs, ours, dest = _read(core, path, given.source), _read(core, path, given.dest), given.dest
+    dest = given.dest
+    theirs, ours = (read_metadata(core, path, one.physical_address) for one in (given.source, dest))
     others = [(read(one), read(before)) for one, before in given.others]
-    plan = settle_table(blobs, read(given.base), theirs, ours, others)
+    plan = settle_table(blobs, read(given.base), theirs, ours, others, is_serializable=given.is_serializable)
     key = names.table_key_of(dest.physical_address)
     if key is None:
         raise Clash("its files on the branch do not lie where tables' files lie")
@@ -59,15 +60,20 @@ def merged_entry(core: RepositoryCore, branch_id: BranchId, path: str, given: Si
     return Entry(place, len(data), checksum, now_us, JSON, user_metadata_json(told_of(metadata)))
 
 
-def _read(core: RepositoryCore, path: str, entry: Entry) -> Json:
-    blobs, key = core.resolver.resolve(entry.physical_address)
+def read_metadata(core: RepositoryCore, path: str, address: str) -> Json:
+    """The metadata of the table at a path, with addresses of where the lake is now.
+
+    Raises:
+        Corrupted, ObjectMissing: it cannot be read.
+    """
+    blobs, key = core.resolver.resolve(address)
     try:
         metadata: Json = msgspec.json.decode(blobs.get(key))
         check_metadata(metadata)
     except BlobNotFound:
         raise ObjectMissing(
-            f"The metadata of the table {path!r} is gone: {entry.physical_address}.", next="Restore it from a backup."
+            f"The metadata of the table {path!r} is gone: {address}.", next="Restore it from a backup."
         ) from None
     except (msgspec.MsgspecError, BadUpdate) as error:
         raise Corrupted(f"The metadata of the table {path!r} cannot be read: {error}.") from None
-    return moved(metadata, entry.physical_address, core.resolver.namespace, lambda one: url_of(core, one))
+    return moved(metadata, address, core.resolver.namespace, lambda one: url_of(core, one))

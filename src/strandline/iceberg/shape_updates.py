@@ -36,7 +36,10 @@ def add_schema(table: Building, update: Json) -> None:
 def set_current_schema(table: Building, update: Json) -> None:
     known = table.by_id("schemas", "schema-id")
     given = field_of(update, "schema-id", int)
-    table.data["current-schema-id"] = chosen(given, table.last["schemas"], known, "schema")
+    id = chosen(given, table.last["schemas"], "schema")
+    if id not in known:
+        raise BadUpdate(f"The table has no schema {id}.")
+    table.data["current-schema-id"] = id
 
 
 def remove_schemas(table: Building, update: Json) -> None:
@@ -63,9 +66,8 @@ def add_spec(table: Building, update: Json) -> None:
 
 
 def set_default_spec(table: Building, update: Json) -> None:
-    known = table.by_id("partition-specs", "spec-id")
     given = field_of(update, "spec-id", int)
-    table.data["default-spec-id"] = chosen(given, table.last["partition-specs"], known, "partition spec")
+    table.data["default-spec-id"] = chosen(given, table.last["partition-specs"], "partition spec")
 
 
 def remove_specs(table: Building, update: Json) -> None:
@@ -89,9 +91,8 @@ def add_sort_order(table: Building, update: Json) -> None:
 
 
 def set_default_sort_order(table: Building, update: Json) -> None:
-    known = table.by_id("sort-orders", "order-id")
     given = field_of(update, "sort-order-id", int)
-    table.data["default-sort-order-id"] = chosen(given, table.last["sort-orders"], known, "sort order")
+    table.data["default-sort-order-id"] = chosen(given, table.last["sort-orders"], "sort order")
 
 
 def refuse_unbound(table: Building, before: Json | None) -> None:
@@ -101,7 +102,10 @@ def refuse_unbound(table: Building, before: Json | None) -> None:
         return
     spec = table.by_id("partition-specs", "spec-id").get(table.data.get("default-spec-id", -1))
     order = table.by_id("sort-orders", "order-id").get(table.data.get("default-sort-order-id", -1))
-    for given, what in ((spec, "partition spec"), (order, "sort order")):
-        if given is None:
-            raise BadUpdate(f"The table has no default {what}.")
+    for given, what, id in (
+        (spec, "partition spec", "default-spec-id"),
+        (order, "sort order", "default-sort-order-id"),
+    ):
+        if given is None:  # looked for at the end: a request may name one before it adds it
+            raise BadUpdate(f"The table has no {what} {table.data.get(id)}, which would be its default one.")
         check_fits(given, table.schema, what)

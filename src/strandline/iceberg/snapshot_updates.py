@@ -27,15 +27,16 @@ def add_snapshot(table: Building, update: Json) -> None:
     summary = snapshot.get("summary")
     if summary is not None and summary.get("operation") not in OPERATIONS:
         raise BadUpdate(f"The operation of a snapshot is one of {', '.join(OPERATIONS)}.")
+    sequence = snapshot.get("sequence-number")
+    last = data.get("last-sequence-number", 0)
     if table.version > 1:
         if not snapshot.get("manifest-list") or not snapshot.get("summary"):
             raise BadUpdate("A snapshot of a table from version 2 on has a manifest list and a summary.")
-        sequence = snapshot.get("sequence-number")
         if not isinstance(sequence, int):
             raise BadUpdate("A snapshot of a table from version 2 on has a sequence number.")
-        last = data.get("last-sequence-number", 0)
         if sequence <= last and snapshot.get("parent-snapshot-id") is not None:
             raise Stale(f"Snapshot {number} has the sequence number {sequence}; the table's last one is {last}.")
+    if sequence:
         data["last-sequence-number"] = max(last, sequence)
     if table.version >= ROW_LINEAGE_VERSION:
         _take_rows(table, snapshot)

@@ -8,21 +8,28 @@ read; else it begins anew. So an error of the client's means that nothing happen
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from strandline.errors import AlreadyExists, NotFound
+from strandline.core import staged_tables
+from strandline.core.iceberg_files import Reach
+from strandline.core.promises import announce_links
+from strandline.core.staged_tables import StagedTable
+from strandline.errors import AlreadyExists, NotFound, ObjectMissing, StrandlineError
 from strandline.iceberg import names, requirements, updates
 from strandline.iceberg.creation import new_table
 from strandline.iceberg.entities import Entities, Kind, Loaded
-from strandline.iceberg.judging import refuse_strangers
+from strandline.iceberg.judging import referred, refuse_missing
 from strandline.iceberg.landing import Plan
 from strandline.iceberg.messages import message_of
 from strandline.iceberg.names import Identifier
-from strandline.iceberg.refusals import BadUpdate
+from strandline.iceberg.refusals import BadUpdate, Stale
 from strandline.iceberg.schemas import Json
 from strandline.iceberg.shapes import check_metadata, check_request, check_updates
+from strandline.repository.refs.expressions import Target
 from strandline.repository.refs.ref import Ref
+from strandline.repository.transactions.transaction import Transaction
 from strandline.results.rows import ObjectInfo
 
 MESSAGE_MAX = 1_000
@@ -74,6 +81,8 @@ class Tables(Entities):
         _force(made)
         if stages:
             self._refuse_taken(self._head(), table)
+            staged = StagedTable(part=self.files_part, table=table, by=self._committer or "", at_us=self._now_us())
+            staged_tables.note(self._core.stores, key, staged)
             return Loaded(made, "")
 
         def decide(head: Ref) -> Plan:
@@ -110,8 +119,7 @@ class Tables(Entities):
             if _are_done(changes, held):
                 return Plan(result=[self._loaded(*one) for one in held if one is not None])
             if not is_judged:
-                for change in changes:
-                    refuse_strangers(self._core.resolver.namespace, change.updates)
+                self._announce_referred(tables, changes)
                 is_judged = True
             plan = Plan(result=[])
             messages = []
@@ -129,7 +137,62 @@ class Tables(Entities):
             return plan
 
         loaded: list[Loaded] = self._publish(decide, lambda state: [self._shown_at(state, table) for table in tables])
+        for change in changes:
+            if requirements.is_create(change.requirements):
+                self._forget_staged(change.updates)
         return loaded
+
+    def _announce_referred(self, tables: Sequence[Identifier], changes: Sequence[TableChange]) -> None:
+        """Say what is about to be referred to, so that no collection deletes it between now and the swap.
+
+        Invariant: it is said first, and looked for afterwards: what a run had deleted before it could read this is
+        missed here, and no later run deletes it. What a transaction writes is kept exactly, as long as it is open, and
+        it may be open for longer than anything else is kept that nothing refers to: so it adds its own files, and those
+        of the commit that it was begun on, which stays as long.
+
+        Raises:
+            BadUpdate: something is not there, or lies elsewhere.
+            Stale: something is being collected: it is older than the grace, and nothing referred to it.
+        """
+        blobs = self._core.resolver.namespace
+        parts = [referred(blobs, change.updates) for change in changes]
+        needed = {key for found, _ in parts for key in found}
+        every = needed.union(*(statistics for _, statistics in parts))
+        if isinstance(self._ref, Transaction):
+            prefix = self._ref.data_prefix
+            own = {key for key in every if names.part_of(key) == self.files_part or key.startswith(prefix)}
+            foreign = every - own
+            if foreign:
+                foreign -= self._kept(tables, self._ref)
+            if foreign:
+                raise BadUpdate(
+                    f"The file {min(foreign)[:200]!r} was not written in transaction {self._ref.id}, and no table that "
+                    "it changes had it when it was begun.",
+                    next="Add such files on the branch, before the transaction or after it.",
+                )
+            refuse_missing(blobs, needed)
+            return
+        if not every:
+            return
+        try:
+            announce_links(self._core.stores, sorted(every))
+        except ObjectMissing as error:
+            raise Stale(
+                f"The files of this commit are being collected: {error.what}", next="Write them anew."
+            ) from error
+        refuse_missing(blobs, needed)
+
+    def _kept(self, tables: Sequence[Identifier], transaction: Transaction) -> set[str]:
+        """The files of some tables in the commit that a transaction was begun on, snapshots that main has left too."""
+        base = Ref(self._core, transaction.name, Target("commit", transaction.commit_id))
+        places = [found.physical_address for table in tables if (found := base.find(names.pointer_of(table)))]
+        return {key for part in Reach(self._core.resolver.namespace).from_metadata(places) for key in part}
+
+    def _forget_staged(self, asked: Sequence[Any]) -> None:
+        for one in asked:
+            if one["action"] == "set-location" and (key := names.table_key_of(self.key_of(one["location"]) + "/")):
+                with suppress(StrandlineError):  # a collection does it later
+                    staged_tables.forget(self._core.stores, key)
 
     def _held(self, head: Ref, table: Identifier) -> Held | None:
         """Where a table is, and its metadata; None if it does not exist."""
@@ -156,20 +219,30 @@ class Tables(Entities):
         after = updates.apply(before, change.updates, self._now_ms(), previous=previous)
         if found is not None and after is before:
             return self._loaded(found, after)
-        key = self._staged_key(change.updates) if found is None else names.table_key_of(found.physical_address)
+        key = self._staged_key(table, change.updates) if found is None else names.table_key_of(found.physical_address)
         loaded = self._put_table(plan, table, after, found, key or names.new_table_key())
         if found is None:
             self._expect_room(plan, head, table)
         return loaded
 
-    def _staged_key(self, asked: Sequence[Any]) -> str | None:
-        """What a staged creation said that the table's files lie below; None if it was not one of this branch."""
+    def _staged_key(self, table: Identifier, asked: Sequence[Any]) -> str | None:
+        """What a staged creation said that the table's files lie below; None if it was not one of this table here.
+
+        Invariant: a key is drawn for one table on one branch and one client, and that is on record (`staged_tables`):
+        so no client names another table's key, and gets its files with it.
+        """
         for one in asked:
             if one["action"] == "set-location":
                 key = names.table_key_of(self.key_of(one["location"]) + "/")
-                if key is not None and one["location"] == self._location(key):
+                if key is not None and one["location"] == self._location(key) and self.is_staged(key, table):
                     return key
         return None
+
+    def is_staged(self, key: str, identifier: Sequence[str]) -> bool:
+        """Whether a key was drawn for a table of this name, here and for this client, that is not made yet."""
+        held = staged_tables.find(self._core.stores, key)
+        wanted = (self.files_part, tuple(identifier), self._committer or "")
+        return held is not None and (held.part, held.table, held.by) == wanted
 
     def register(self, identifier: Sequence[str], location: str, *, overwrite: bool = False) -> Loaded:
         """Make a table of metadata that lies in the lake already, such as that of a table that was dropped.

@@ -138,6 +138,8 @@ def _finish(table: Building, base: Json | None, previous: str) -> None:
     if base is None or data.get("last-updated-ms") == base.get("last-updated-ms"):
         data["last-updated-ms"] = max(table.now_ms, data.get("last-updated-ms", 0))  # see `snapshot_updates`
     if table.version == 1:  # which old readers take it from
+        if data.get("last-sequence-number"):
+            raise BadUpdate("The snapshots of a table of version 1 have no sequence numbers.")
         data["schema"] = table.schema
         data["partition-spec"] = table.by_id("partition-specs", "spec-id")[data["default-spec-id"]]["fields"]
     if base is not None and previous:

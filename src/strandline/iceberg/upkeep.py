@@ -63,7 +63,7 @@ def expire(
         raise UsageError(f"{older_than} has no time zone.", next="Give a time with a time zone, such as UTC.")
     before = None if older_than is None else int(older_than.astimezone(UTC).timestamp() * 1_000)
     tables = Tables(branch, committer=committer)
-    wanted = [_levels(table)] if table is not None else list(all_tables(branch))
+    wanted = [levels_of(table)] if table is not None else list(all_tables(branch))
     done: list[Expired] = []
     for first in range(0, len(wanted), AT_ONCE):
         changes = _expire_some(tables, wanted[first : first + AT_ONCE], before, keep, is_named=table is not None)
@@ -108,7 +108,8 @@ def _told(change: TableChange) -> Expired:
     return Expired(names.shown(change.identifier), sum(len(one["snapshot-ids"]) for one in removed), refs)
 
 
-def _levels(table: str | Sequence[str]) -> Identifier:
+def levels_of(table: str | Sequence[str]) -> Identifier:
+    """The levels of a name that a person wrote."""
     return tuple(table.split(".")) if isinstance(table, str) else tuple(table)
 
 

@@ -45,6 +45,11 @@ class Configuration:
         connections: that a worker holds at most.
         idle_s, head_s: seconds for a connection without a request, and for the head of one.
         object_max_bytes: of an object, or a part, in one request.
+        iceberg_credentials: how clients of Iceberg's catalog reach the files of tables on stores like S3: "none", with
+            credentials of their own; "signed", the server signs each request; "vended", it lends some of an STS.
+        iceberg_role: that the STS lends, narrowed to a table each time.
+        iceberg_sts: the endpoint of the STS; "" for Amazon's.
+        iceberg_credentials_s: for how long they are lent.
         origins: of each value, where it came from.
     """
 
@@ -67,6 +72,10 @@ class Configuration:
     idle_s: int = 75
     head_s: int = 10
     object_max_bytes: int = 5 << 30
+    iceberg_credentials: str = "none"
+    iceberg_role: str = ""
+    iceberg_sts: str = ""
+    iceberg_credentials_s: int = 3_600
     secret_key: Secret = field(default=Secret(""))
     origins: Mapping[str, str] = field(default_factory=dict)
 
@@ -87,6 +96,7 @@ _KINDS: dict[str, type] = {
     "idle_s": int,
     "head_s": int,
     "object_max_bytes": int,
+    "iceberg_credentials_s": int,
 }
 _BOUNDS: dict[str, tuple[int, int]] = {
     "port": (0, 65_535),
@@ -95,6 +105,7 @@ _BOUNDS: dict[str, tuple[int, int]] = {
     "idle_s": (1, 86_400),
     "head_s": (1, 3_600),
     "object_max_bytes": (5 << 20, 5 << 30),
+    "iceberg_credentials_s": (900, 43_200),
 }
 _DOMAIN = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*", re.ASCII | re.IGNORECASE)
 
@@ -219,6 +230,14 @@ def _check(made: Configuration) -> None:
         wrong = f"public_url is {made.public_url!r}: it is http://HOST or https://HOST, with a port if need be."
     elif made.s3_domain and not _DOMAIN.fullmatch(made.s3_domain):
         wrong = f"s3_domain is {made.s3_domain!r}: it is a name such as lake.example."
+    elif made.iceberg_credentials not in ("none", "signed", "vended"):
+        wrong = f"iceberg_credentials is {made.iceberg_credentials!r}: expected 'none', 'signed' or 'vended'."
+    elif made.iceberg_credentials == "vended" and not made.iceberg_role:
+        wrong = "iceberg_credentials is vended, which needs iceberg_role: the role whose rights are lent."
+    elif made.iceberg_role and made.iceberg_credentials != "vended":
+        wrong = "iceberg_role is given, which is used only if iceberg_credentials is vended."
+    elif made.iceberg_sts and not _is_site(made.iceberg_sts):
+        wrong = f"iceberg_sts is {made.iceberg_sts!r}: it is http://HOST or https://HOST, with a port if need be."
     elif made.s3_flat and not is_ref_name(made.s3_flat):
         wrong = f"s3_flat is {made.s3_flat!r}: it is the name of a branch."
     elif unfit := [one for one in made.trusted_proxies if not _is_network(one)]:

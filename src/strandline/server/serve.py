@@ -33,6 +33,7 @@ from strandline.server.auth.tokens import Tokens
 from strandline.server.auth.verifier import Verifier
 from strandline.server.configuration import Configuration
 from strandline.server.http1 import Http1
+from strandline.server.lending.lender import Lender
 from strandline.server.links import Links
 from strandline.server.services import Options, Services
 from strandline.server.supervisor import Supervisor, elsewhere
@@ -97,9 +98,17 @@ def make_services(lake: Lake, configuration: Configuration, address: str) -> Ser
         hosts=hosts_of(configuration, address),
         object_max_bytes=configuration.object_max_bytes,
         is_multi=configuration.workers > 1,
+        iceberg_credentials=configuration.iceberg_credentials,
     )
+    lender = lender_of(configuration)
     verifier = Verifier(directory, tokens, lake._clock)
-    return Services(lake, directory, verifier, tokens, Links(*sealer.derive_all("links")), options)
+    links = Links(*sealer.derive_all("links"))
+    return Services(lake, directory, verifier, tokens, links, options, lender=lender)
+
+
+def lender_of(configuration: Configuration) -> Lender:
+    """What lends the server's own rights in the object store."""
+    return Lender(configuration.iceberg_role, configuration.iceberg_sts, configuration.iceberg_credentials_s)
 
 
 def set_up(lake: Lake, configuration: Configuration, *, new_key: bool = False) -> FirstKeys | None:
@@ -223,8 +232,20 @@ def refuse_unservable(configuration: Configuration) -> None:
             "A lake in a SQLite file, or in memory, has one worker.",
             next="Leave --workers out, or keep the metadata in PostgreSQL or Redis.",
         )
+    if configuration.iceberg_credentials != "none":
+        refuse_unlendable(configuration)
     if configuration.cert:
         load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), configuration)
+
+
+def refuse_unlendable(configuration: Configuration) -> None:
+    """Raise `InvalidSettings` unless the lake is in a store like S3, for which this server has credentials."""
+    if urlsplit(configuration.lake.blob).scheme not in ("s3", "s3a"):
+        raise InvalidSettings(
+            f"iceberg_credentials is {configuration.iceberg_credentials}, and the lake's objects are not in S3.",
+            next="Leave --iceberg-credentials out: clients of this lake reach its files with rights of their own.",
+        )
+    lender_of(configuration).check()
 
 
 def load_certificate(context: ssl.SSLContext, configuration: Configuration) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from strandline.clock import Clock
-from strandline.errors import RefNotFound
+from strandline.errors import Fenced, RefNotFound
 from strandline.iam.directory import Directory
 from strandline.iceberg.metadata_cache import MetadataCache
 from strandline.ids import check_repository_name
@@ -16,11 +16,13 @@ from strandline.lake import Lake
 from strandline.repository.branch import Branch
 from strandline.repository.refs.ref import Ref
 from strandline.repository.repository import Repository
+from strandline.repository.transactions.joined import JoinedTransaction, newest_id
 from strandline.results.rows import ObjectInfo
 from strandline.server.auth.tokens import Tokens
 from strandline.server.auth.verifier import Principal, Verifier
 from strandline.server.imports import Imports
 from strandline.server.lanes import Lanes
+from strandline.server.lending.lender import Lender
 from strandline.server.links import PRESIGNED_S, LinkClaims, Links
 from strandline.server.namespaces import shown_namespace
 from strandline.server.pool import Pool
@@ -50,6 +52,7 @@ class Options:
         hosts: by which clients reach it; others are refused. Empty if any will do.
         object_max_bytes: of an object, or a part, in one request.
         is_multi: several workers serve the lake.
+        iceberg_credentials: how clients of Iceberg's catalog reach files: "none", "signed" or "vended".
     """
 
     address: str = "http://127.0.0.1:8000"
@@ -59,6 +62,7 @@ class Options:
     hosts: frozenset[str] = frozenset()
     object_max_bytes: int = 5 << 30
     is_multi: bool = False
+    iceberg_credentials: str = "none"
 
 
 @dataclass
@@ -82,11 +86,15 @@ class Services:
     """Of tables, as it was read."""
     tables: ByteBoundedCache[bytes] = field(default_factory=lambda: ByteBoundedCache(TABLES_MAX_BYTES))
     """Tables as they are answered."""
+    lender: Lender = field(default_factory=Lender)
+    foreign: ByteBoundedCache[frozenset[str]] = field(default_factory=lambda: ByteBoundedCache(TABLES_MAX_BYTES))
+    """The files of native tables that Iceberg's tables were made of, by metadata."""
     folders: set[str] = field(default_factory=set)
     """Of Iceberg's tables, that were made for clients that make none."""
     _repositories: dict[str, tuple[Repository, float]] = field(default_factory=dict)
     _refs: dict[tuple[str, str], Ref] = field(default_factory=dict)
     _namespaces: dict[str, str] = field(default_factory=dict)
+    _joined: dict[tuple[str, str, int], JoinedTransaction] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         kv = self.lake._kv
@@ -135,6 +143,26 @@ class Services:
         if not isinstance(found, Branch):
             raise RefNotFound(f"There is no branch {name!r}.", next="Only branches can be written.")
         return found
+
+    def joined(self, branch: Branch, writer: str, id: int | None) -> JoinedTransaction:
+        """A shared transaction of another process. Its handle is kept, since it has followed what is in it.
+
+        Raises:
+            RefNotFound: there is none.
+            Fenced: it was replaced or aborted.
+        """
+        key = (branch.branch_id, writer, newest_id(branch._at, writer) if id is None else id)
+        held = self._joined.get(key)
+        if held is None:
+            if len(self._joined) > HANDLES_MAX:
+                self._joined.clear()
+            held = self._joined[key] = branch.join(writer, id=key[2])
+        try:
+            held.look()
+        except Fenced:
+            self._joined.pop(key, None)  # with all that it has followed
+            raise
+        return held
 
     def forget(self, repository: str = "") -> None:
         """Look handles up anew: a branch or a repository went, and another one may have its name."""

@@ -19,7 +19,7 @@ from strandline.core.upload import ObjectWriter
 from strandline.tables.scan import TableFile, cut, vanished
 
 if TYPE_CHECKING:
-    from strandline.core.repository_core import RepositoryCore
+    from strandline.blob import Resolver
 
 EXIT_WAIT_S = 2.0
 LAST_STEPS_S = 0.05
@@ -81,8 +81,8 @@ class _Handler(fs.FileSystemHandler):  # type: ignore[misc] # pyarrow has no typ
 class Files(_Handler):
     """The files of a scan, by their number in it."""
 
-    def __init__(self, core: RepositoryCore, files: Sequence[TableFile], place: Describe) -> None:
-        self._core = core
+    def __init__(self, resolver: Resolver, files: Sequence[TableFile], place: Describe) -> None:
+        self._resolver = resolver
         self._files = files
         self._place = place
 
@@ -94,7 +94,7 @@ class Files(_Handler):
 
     def open_input_file(self, path: str) -> Any:
         file = self._file(path)
-        blobs, key = self._core.resolver.resolve(file.info.physical_address)
+        blobs, key = self._resolver.resolve(file.info.physical_address)
         try:
             local = blobs.local_path(key)
             opened = (
@@ -110,7 +110,7 @@ class Files(_Handler):
         return self.open_input_file(path)
 
 
-def file_system(core: RepositoryCore, files: Sequence[TableFile], place: Describe) -> tuple[fs.FileSystem, list[str]]:
+def file_system(resolver: Resolver, files: Sequence[TableFile], place: Describe) -> tuple[fs.FileSystem, list[str]]:
     """A file system with the files of a scan, and what they are called in it.
 
     Files on this machine are Arrow's own business: a thread of Arrow that asks Python for something when the
@@ -121,12 +121,12 @@ def file_system(core: RepositoryCore, files: Sequence[TableFile], place: Describ
     """
     paths = []
     for file in files:
-        blobs, key = core.resolver.resolve(file.info.physical_address)
+        blobs, key = resolver.resolve(file.info.physical_address)
         local = blobs.local_path(key)
         # Arrow tells compression by the name, and the one that the table has for a file counts
         if local is None or local.rpartition(".")[2] != file.relative.rpartition(".")[2]:
             names = [f"{at}/{one.relative.rpartition('/')[2]}" for at, one in enumerate(files)]
-            return fs.PyFileSystem(Files(core, files, place)), names
+            return fs.PyFileSystem(Files(resolver, files, place)), names
         try:
             size = os.stat(local).st_size
         except (FileNotFoundError, NotADirectoryError):

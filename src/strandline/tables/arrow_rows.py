@@ -24,10 +24,11 @@ from strandline.tables.frames import Scan, arrow_schema, rows_of
 from strandline.tables.given import data_of, plain_values, reason_of
 from strandline.tables.keys import Unfulfilled, told
 from strandline.tables.layout import ESCAPED, FOLDER_MAX_BYTES, NULL_PARTITION, UNNAMED
+from strandline.tables.outcomes import WriteResult
 from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import Statistics
-from strandline.tables.table import Table, WriteResult
+from strandline.tables.table import Table
 from strandline.tables.values import partition_value
 from strandline.tables.writing import outside, write_rows
 
@@ -113,7 +114,7 @@ class ArrowRows:
                 yield batch
             if partly:
                 kept = Unfulfilled(condition)  # by the scan, which makes a set of keys once a file, not once a batch
-                yield from rows_of(Scan(table.ref._core, record, partly, table._describe, kept))
+                yield from rows_of(Scan(table.ref._core.resolver, record, partly, table._describe, kept))
 
         made = ArrowRows(self._schema, batches)
         return made

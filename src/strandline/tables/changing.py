@@ -19,8 +19,9 @@ from strandline.engines import engine
 from strandline.errors import UsageError
 from strandline.tables.arrow_rows import write_table
 from strandline.tables.given import data_of, is_spark_column, is_spark_frame, reason_of
+from strandline.tables.outcomes import RowsChanged
 from strandline.tables.record import Matched, NotMatched, WriteOptions
-from strandline.tables.table import RowsChanged, Table
+from strandline.tables.table import Table
 
 MATCHED = ("update", "delete", "keep")
 NOT_MATCHED = ("insert", "skip")

@@ -29,7 +29,7 @@ from strandline.tables.scan import TableFile
 from strandline.tables.values import partition_value
 
 if TYPE_CHECKING:
-    from strandline.core.repository_core import RepositoryCore
+    from strandline.blob import Resolver
 
 
 NOT_FINITE = ("NaN", "Infinity", "-Infinity")
@@ -41,7 +41,7 @@ def arrow_schema(record: TableRecord) -> pa.Schema:
 
 
 def dataset_of(
-    core: RepositoryCore,
+    resolver: Resolver,
     record: TableRecord,
     files: Sequence[TableFile],
     place: Describe,
@@ -54,7 +54,7 @@ def dataset_of(
     """
     schema = arrow_schema(record)
     file_format = _format(record, schema)
-    source, names = file_system(core, files, place)
+    source, names = file_system(resolver, files, place)
     kinds = {field["name"]: kind_of(field) for field in record.fields}
     fragments = []
     for at, file in enumerate(files):
@@ -142,7 +142,7 @@ def _format(record: TableRecord, schema: pa.Schema) -> ds.FileFormat:
 
 
 def _json_batches(
-    core: RepositoryCore, record: TableRecord, files: Sequence[TableFile], place: Describe
+    resolver: Resolver, record: TableRecord, files: Sequence[TableFile], place: Describe
 ) -> Iterator[pa.RecordBatch]:
     """Files of JSON lines, one after the other: Arrow's datasets do not make dates and times of text."""
     from pyarrow import json  # noqa: PLC0415 - one format of several
@@ -159,7 +159,7 @@ def _json_batches(
     stored = [schema.field(field["name"]) for field in record.stored]
     parsed = pa.schema([field.with_type(pa.string()) if _is_text(field.type) else field for field in stored])
     options = json.ParseOptions(explicit_schema=parsed, unexpected_field_behavior="ignore")
-    source = fs.PyFileSystem(Files(core, files, place))
+    source = fs.PyFileSystem(Files(resolver, files, place))
     for at, file in enumerate(files):
         if not file.info.size:
             continue
@@ -258,7 +258,7 @@ class Scan:
         columns: which ones, in this order; None for all.
     """
 
-    core: RepositoryCore
+    resolver: Resolver
     record: TableRecord
     files: Sequence[TableFile]
     place: Describe
@@ -267,7 +267,7 @@ class Scan:
 
 
 def _dataset(scan: Scan, kind: type[ds.FileSystemDataset] = ds.FileSystemDataset) -> ds.Dataset:
-    return dataset_of(scan.core, _needed(scan), scan.files, scan.place, kind)
+    return dataset_of(scan.resolver, _needed(scan), scan.files, scan.place, kind)
 
 
 def _needed(scan: Scan) -> TableRecord:
@@ -329,7 +329,7 @@ def _scanner(scan: Scan) -> Any:
     matching = _filter(condition)
     if scan.record.file_format == "json":
         needed = _needed(scan)
-        lines = _json_batches(scan.core, needed, scan.files, scan.place)
+        lines = _json_batches(scan.resolver, needed, scan.files, scan.place)
         scanner = ds.Scanner.from_batches(lines, schema=arrow_schema(needed), columns=chosen, filter=matching)
     else:
         dataset = _dataset(scan)

@@ -133,7 +133,11 @@ def columns_to_read(record: TableRecord) -> dict[str, Kind]:
 
 def parquet_statistics(file: BinaryIO, columns: Mapping[str, Kind]) -> Statistics:
     """Statistics from the footer of a Parquet file, which is all of it that is read."""
-    metadata = pq.read_metadata(file)
+    return footer_statistics(pq.read_metadata(file), columns)
+
+
+def footer_statistics(metadata: pq.FileMetaData, columns: Mapping[str, Kind]) -> Statistics:
+    """Statistics from a footer that was read."""
     groups = range(metadata.num_row_groups)
     places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     found = {}

@@ -7,12 +7,12 @@ from importlib import import_module
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
 import pyarrow.compute as pc
 
 from strandline.arguments import checked
+from strandline.core.iceberg_files import POINTER
 from strandline.core.overwrite import IfChanged
-from strandline.engines import engine
+from strandline.engines import engine, load
 from strandline.errors import TableNotFound, UsageError
 from strandline.ids import check_path
 from strandline.operations import logged
@@ -30,6 +30,7 @@ from strandline.tables.history import (
     write_of,
 )
 from strandline.tables.layout import folder_of
+from strandline.tables.outcomes import RowsChanged, TableConverted, WriteResult
 from strandline.tables.place import TableRef
 from strandline.tables.record import (
     RECORD_NAME,
@@ -57,38 +58,6 @@ if TYPE_CHECKING:
     InProcess: TypeAlias = pa.Table | pa.RecordBatch | pa.RecordBatchReader | duckdb.DuckDBPyRelation
     Rows: TypeAlias = DataFrame | InProcess | polars.DataFrame | polars.LazyFrame | pandas.DataFrame
     Where: TypeAlias = str | Rows
-
-
-class WriteResult(msgspec.Struct, frozen=True):
-    """What a write did: it is staged as a whole, and part of the next commit.
-
-    Attributes:
-        files, bytes, rows: that were written; rows is None if they were not counted.
-        changes: paths that were added, replaced or deleted.
-        engine_seconds: time in which the engine, Spark or Arrow, wrote the files.
-        strandline_seconds: all other time: planning, listing, statistics, syncing, staging.
-    """
-
-    files: int
-    bytes: int
-    rows: int | None
-    changes: int
-    engine_seconds: float
-    strandline_seconds: float
-
-
-class RowsChanged(msgspec.Struct, frozen=True, kw_only=True):
-    """What a change of rows did.
-
-    Attributes:
-        deleted, updated, inserted: rows.
-        files: that were written, with the rows beside them that stayed as they were.
-    """
-
-    deleted: int = 0
-    updated: int = 0
-    inserted: int = 0
-    files: int = 0
 
 
 @checked()
@@ -119,6 +88,11 @@ class Table:
         return self.prefix + RECORD_NAME
 
     @property
+    def iceberg_path(self) -> str:
+        """The path of the object that an Iceberg table would be, if one lay here."""
+        return self.prefix + POINTER
+
+    @property
     def place(self) -> str:
         """repository/ref/path"""
         return f"{self.ref.place}/{self.path}"
@@ -141,9 +115,11 @@ class Table:
         _, record = self._find_record()
         if record is None:
             what = "is an object" if self.ref.exists(self.path) else "has no table record"
-            raise TableNotFound(
-                f"{self.path!r} in {self.ref!r} {what}.", next="Write a table there first, or check the path and ref."
-            )
+            advice = "Write a table there first, or check the path and ref."
+            if self.ref.exists(self.iceberg_path):
+                what = "is an Iceberg table"
+                advice = "Read it through Iceberg's catalog, or take it back with table.from_iceberg()."
+            raise TableNotFound(f"{self.path!r} in {self.ref!r} {what}.", next=advice)
         return record
 
     def exists(self) -> bool:
@@ -288,7 +264,9 @@ class Table:
         still for ever with files that are opened in Python.
         """
         record = self.record
-        found: ds.Dataset = _frames().dataset_of(self.ref._core, record, list(self._files(record)), self._describe)
+        found: ds.Dataset = _frames().dataset_of(
+            self.ref._core.resolver, record, list(self._files(record)), self._describe
+        )
         return found
 
     def to_arrow(self, where: Where | None = None, columns: Sequence[str] | None = None) -> pa.Table:
@@ -322,7 +300,7 @@ class Table:
         condition: Condition | None,
         columns: Sequence[str] | None = None,
     ) -> Any:
-        return _frames().Scan(self.ref._core, record, files, self._describe, condition, columns)
+        return _frames().Scan(self.ref._core.resolver, record, files, self._describe, condition, columns)
 
     def _chosen(
         self, where: Where | None, columns: Sequence[str] | None
@@ -503,6 +481,44 @@ class Table:
         with changes.changing(self, f"merge rows into {self.path}", message, writer) as table:
             found: RowsChanged = changes.merge_rows(table, source, keys, matched, not_matched)
         return found
+
+    @logged("convert table")
+    def to_iceberg(self, identifier: str | Sequence[str] | None = None) -> TableConverted:
+        """Make an Iceberg table of the files of this one, in a commit of its own, or in the table's transaction.
+
+        No data is copied: both tables have the same files, and what is written to one is not seen in the other. Only
+        the footers of the files are read.
+
+        Args:
+            identifier: the name of the Iceberg table, such as "db.trips", whose namespace is there; by default the
+                Iceberg table takes the place of this one.
+
+        Raises:
+            UsageError: the files are not Parquet, or were written in types that Iceberg does not read.
+            AlreadyExists: the name is taken.
+            TableNotFound, ObjectMissing, StorageError.
+        """
+        done: TableConverted = load("conversion").to_iceberg(self, identifier)
+        return done
+
+    @logged("convert table")
+    def from_iceberg(self, identifier: str | Sequence[str] | None = None) -> TableConverted:
+        """Make this table of the files of an Iceberg table, in a commit of its own, or in the table's transaction.
+
+        No data is copied, and the Iceberg table stays as it is. This one has no partition columns: files are found by
+        their statistics.
+
+        Args:
+            identifier: the name of the Iceberg table; by default the one at this path, whose place this table takes.
+
+        Raises:
+            UsageError: rows of it are deleted by files of deletes, its columns were renamed, or native tables do not
+                hold one of its types.
+            AlreadyExists: something lies at this path.
+            NotFound, ObjectMissing.
+        """
+        done: TableConverted = load("conversion").from_iceberg(self, identifier)
+        return done
 
     def set_schema_default(self, schema: SchemaDefault) -> None:
         """Say what writes do with other columns if they do not say; staged, and part of the next commit.

@@ -35,6 +35,7 @@ from strandline.tables.layout import (
     partition_folders,
     partition_values,
 )
+from strandline.tables.outcomes import WriteResult
 from strandline.tables.place import WritableTableRef
 from strandline.tables.record import (
     RECORD_NAME,
@@ -48,7 +49,7 @@ from strandline.tables.record import (
 )
 from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key, total_rows
 from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
-from strandline.tables.table import Table, WriteResult
+from strandline.tables.table import Table
 from strandline.tree.rows import Entry
 
 CONTENT_TYPES = {
@@ -236,6 +237,11 @@ def _refuse_bad_place(branch: WritableTableRef, table: Table) -> None:
     """Refuse a new table where an object is, inside another table, or around one."""
     if branch.exists(table.path):
         raise UsageError(f"{table.path!r} is an object, so it cannot be a table.", next="Take another path.")
+    if branch.exists(table.iceberg_path):
+        raise UsageError(
+            f"{table.path!r} is an Iceberg table, not a native one.",
+            next="Write to it through Iceberg's catalog, or take it back with table.from_iceberg().",
+        )
     parts = table.path.split("/")
     inside = ["/".join(parts[:depth]) for depth in range(1, len(parts))]
     around = [found.path for found in branch.list(table.prefix) if found.path.endswith("/" + RECORD_NAME)]

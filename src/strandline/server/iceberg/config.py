@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 
+from strandline.errors import Fenced, RefNotFound
 from strandline.iceberg.publishing import store_properties
+from strandline.repository.transactions.transaction import Transaction
 from strandline.server.iceberg.operation import IcebergCall, IcebergOperation
 from strandline.server.iceberg.prefixes import warehouse_of
 from strandline.server.iceberg.replies import json
@@ -18,6 +21,7 @@ KEYS_KEPT = "PT24H"
 """For how long a repetition is recognised, as clients are assured; it is longer here (`repeats.KEPT_US`)."""
 DEFAULTS = {"rest-metrics-reporting-enabled": "false"}
 """Nothing reads what clients would report after each scan and each commit."""
+LENDS = "loadCredentials"
 
 
 class Wanted(msgspec.Struct, frozen=True):
@@ -37,11 +41,18 @@ def config_of(rows: Callable[[], Sequence[IcebergOperation]]) -> IcebergOperatio
         warehouse = warehouse_of(call.query.warehouse)
         resource = f"arn:lakefs:fs:::repository/{warehouse.repository}"
         call.permit("fs:ReadRepository", resource, branch=warehouse.ref)
-        place = place_of(call.services, warehouse)
+        try:
+            place = place_of(call.services, warehouse)
+        except Fenced as error:  # there is nothing to attach any more
+            raise RefNotFound(error.what, safe=error.safe, next=error.next) from error
+        if isinstance(place, Transaction):
+            # a client stays with the transaction that it attached, and never meets the writer's next one
+            warehouse = replace(warehouse, number=place.id)
+        lends = call.services.options.iceberg_credentials == "vended"
         body = {
             "defaults": {**DEFAULTS, **store_properties(place._core)},
             "overrides": {"prefix": warehouse.prefix},
-            "endpoints": [row.endpoint for row in rows() if row.is_listed],
+            "endpoints": [row.endpoint for row in rows() if row.is_listed and (lends or row.id != LENDS)],
         }
         return json(body | ({"idempotency-key-lifetime": KEYS_KEPT} if knows_repetitions(warehouse, place) else {}))
 

@@ -64,6 +64,19 @@ class IcebergCall(AnyCall):
         """The table or the view that the path names."""
         return (*self.namespace, self.path["name"])
 
+    @property
+    def body_identifier(self) -> Identifier | None:
+        """The table that is made, whose name is in the body; None if the path names it."""
+        if "name" in self.path:
+            return None
+        name = self.body.get("name") if isinstance(self.body, dict) else getattr(self.body, "name", None)
+        return (*self.namespace, str(name))
+
+    def may_commit(self) -> bool:
+        """Whether the caller may commit to the branch, as each change of the catalog does."""
+        arn = f"arn:lakefs:fs:::repository/{self.repository}/branch/{self.named_branch}"
+        return self.warehouse.stages or self.may("fs:CreateCommit", arn)
+
     def permit_object(self, action: str, path: str) -> None:
         """Raise `Forbidden` unless the caller may do something to an object of the branch."""
         self.permit(action, object_arn(self.repository, path))

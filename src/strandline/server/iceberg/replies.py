@@ -36,7 +36,7 @@ from strandline.server.messages import Request, Response
 from strandline.server.refusals import BrokenBody, Busy, Forbidden, NotAuthenticated, NotSupported, Refusal
 
 JSON = (b"Content-Type", b"application/json")
-_NO_STORE = (b"Cache-Control", b"no-store")
+NO_STORE = (b"Cache-Control", b"no-store")
 _KINDS: tuple[tuple[type[StrandlineError], int, str], ...] = (
     (Expired, 419, "AuthenticationTimeoutException"),
     (NotAuthenticated, 401, "NotAuthorizedException"),
@@ -135,7 +135,7 @@ def json(body: object, *headers: tuple[bytes, bytes], status: int = 200) -> Resp
 
 def secret_json(body: object, status: int = 200) -> Response:
     """An answer that nobody may keep."""
-    return json(body, _NO_STORE, status=status)
+    return json(body, NO_STORE, status=status)
 
 
 def nothing(status: int = 204) -> Response:

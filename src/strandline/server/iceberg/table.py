@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from strandline.server.iceberg import namespaces, oauth, tables, views
+from strandline.server.iceberg import credentials, namespaces, oauth, tables, views
 from strandline.server.iceberg.config import config_of
 from strandline.server.iceberg.operation import IcebergOperation
 
@@ -11,5 +11,6 @@ OPERATIONS: tuple[IcebergOperation, ...] = (
     *oauth.OPERATIONS,
     *namespaces.OPERATIONS,
     *tables.OPERATIONS,
+    *credentials.OPERATIONS,
     *views.OPERATIONS,
 )

@@ -8,11 +8,13 @@ from typing import Any, Literal
 import msgspec
 from blake3 import blake3
 
+from strandline.errors import StrandlineError
 from strandline.iceberg import names
 from strandline.iceberg.entities import Loaded
 from strandline.iceberg.shapes import encoded
 from strandline.iceberg.tables import TableChange, Tables
 from strandline.server.etags import matches
+from strandline.server.iceberg.credentials import DELEGATION, access_of
 from strandline.server.iceberg.operation import (
     IcebergCall,
     IcebergOperation,
@@ -21,7 +23,7 @@ from strandline.server.iceberg.operation import (
     pointer_path,
 )
 from strandline.server.iceberg.pages import Paged, page
-from strandline.server.iceberg.replies import JSON, json, nothing
+from strandline.server.iceberg.replies import JSON, NO_STORE, json, nothing
 from strandline.server.iceberg.warehouses import catalog_of
 from strandline.server.messages import Response
 from strandline.server.operation import KNOWN, object_arn, repository_need
@@ -85,7 +87,7 @@ def create(call: IcebergCall) -> Response:
     tables = catalog_of(call, Tables)
     loaded = tables.create(table, given, stages=stages)
     _make_folders(call.services, tables, loaded.metadata["location"])
-    return _answer(tables, loaded)
+    return _answer(call, tables, loaded, is_new=True)
 
 
 def load(call: IcebergCall) -> Response:
@@ -94,7 +96,7 @@ def load(call: IcebergCall) -> Response:
     tables, table = catalog_of(call, Tables), call.identifier
     mode = call.query.snapshots.lower()
     found = tables.pointer(table)
-    tag = _etag(tables, found.physical_address, mode)
+    tag = _etag(call, tables, found.physical_address, mode)
     if matches(call.request.header(b"if-none-match"), tag, weak=True):
         return Response(304, b"", [(b"ETag", b'"%s"' % tag.encode())])
     kept = call.services.tables.get(tag)
@@ -103,9 +105,10 @@ def load(call: IcebergCall) -> Response:
     loaded = tables.load(table)
     if tables.files_part and call.may("fs:WriteObject", object_arn(call.repository, path)):
         _make_folders(call.services, tables, loaded.metadata["location"])
-    answer = _answer(tables, loaded, mode)
+    answer = _answer(call, tables, loaded, mode)
     assert isinstance(answer.body, bytes)
-    if tables.location_of(found) == loaded.location:  # else another commit came between the two reads
+    is_shared = NO_STORE not in answer.headers
+    if is_shared and tables.location_of(found) == loaded.location:  # else another commit came between the two reads
         call.services.tables.put(tag, answer.body, len(answer.body))
     return answer
 
@@ -121,7 +124,7 @@ def commit(call: IcebergCall) -> Response:
     call.permit_write(pointer_path(call.identifier))
     tables = catalog_of(call, Tables)
     (loaded,) = tables.commit([_change(call.identifier, call.body)])
-    return _answer(tables, loaded)
+    return _answer(call, tables, loaded, is_new=True)
 
 
 def commit_together(call: IcebergCall) -> Response:
@@ -160,7 +163,8 @@ def register(call: IcebergCall) -> Response:
     # what was dropped may have been another's: its metadata is shown only to those that may read all objects
     call.permit("fs:ReadObject", object_arn(call.repository, ""), is_prefix=True)
     tables = catalog_of(call, Tables)
-    return _answer(tables, tables.register(table, given.metadata_location, overwrite=given.overwrite))
+    loaded = tables.register(table, given.metadata_location, overwrite=given.overwrite)
+    return _answer(call, tables, loaded, is_new=True)
 
 
 def report(call: IcebergCall) -> Response:
@@ -169,26 +173,47 @@ def report(call: IcebergCall) -> Response:
     return nothing()
 
 
-def _answer(tables: Tables, loaded: Loaded, mode: str = "all") -> Response:
+def _answer(call: IcebergCall, tables: Tables, loaded: Loaded, mode: str = "all", *, is_new: bool = False) -> Response:
+    """What is said of a table.
+
+    Args:
+        is_new: it was changed just now: what fails from here on must not look as if it was not.
+    """
     metadata = loaded.metadata
     if mode == "refs":
         named = {one["snapshot-id"] for one in (metadata.get("refs") or {}).values()}
         shown = [one for one in metadata.get("snapshots") or [] if one["snapshot-id"] in named]
         metadata = {**metadata, "snapshots": shown}
+    writes = call.may("fs:WriteObject", object_arn(call.repository, _path(call))) and call.may_commit()
+    try:
+        access = access_of(call, tables, metadata["location"], writes=writes)
+    except StrandlineError:
+        if not is_new:
+            raise
+        access = {"config": {}}  # the client loads the table again for the rights that it lacks
+    secret = [NO_STORE] if "storage-credentials" in access else []
     if not loaded.location:
-        return json({"metadata": metadata, "config": {}})
-    tag = _etag(tables, tables.key_of(loaded.location), mode)
-    body = encoded({"metadata-location": loaded.location, "metadata": metadata, "config": {}})
-    return Response(200, body, _headers(tag))
+        return Response(200, encoded({"metadata": metadata, **access}), [JSON, *secret])
+    tag = _etag(call, tables, tables.key_of(loaded.location), mode)
+    body = encoded({"metadata-location": loaded.location, "metadata": metadata, **access})
+    return Response(200, body, [*_headers(tag), *secret])
+
+
+def _path(call: IcebergCall) -> str:
+    return pointer_path(call.body_identifier or call.identifier)
 
 
 def _headers(tag: str) -> list[tuple[bytes, bytes]]:
     return [JSON, (b"ETag", b'"%s"' % tag.encode())]
 
 
-def _etag(tables: Tables, address: str, mode: str) -> str:
-    """Differs for whatever is answered differently: the file of the metadata, the part of it, the place that shows."""
-    text = "\0".join((tables.repository_id, address, mode, tables.files_part))
+def _etag(call: IcebergCall, tables: Tables, address: str, mode: str) -> str:
+    """Differs for whatever is answered differently: the file of the metadata, the part of it, the place that shows, and
+    how files are reached.
+    """
+    access = call.request.header(DELEGATION) or "" if call.services.options.iceberg_credentials != "none" else ""
+    name = call.request.path if access or call.services.options.iceberg_credentials == "signed" else ""
+    text = "\0".join((tables.repository_id, address, mode, tables.files_part, access, name))
     return blake3(text.encode()).hexdigest(length=16)
 
 

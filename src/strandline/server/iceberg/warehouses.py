@@ -7,7 +7,6 @@ from typing import TypeVar
 from blake3 import blake3
 
 from strandline.branch.rules.record import ONE_SHOT_FORMAT
-from strandline.errors import Fenced, RefNotFound
 from strandline.iceberg.landing import Once
 from strandline.iceberg.namespaces import Namespaces
 from strandline.repository.branch import Branch
@@ -27,27 +26,22 @@ def place_of(services: Services, warehouse: Warehouse) -> Ref:
 
     Raises:
         RepositoryNotFound, RefNotFound: there is none.
-        Fenced: another transaction of the writer was begun.
+        Fenced: the transaction was replaced or aborted.
     """
     ref = services.ref(warehouse.repository, warehouse.ref)
     if warehouse.stages and not isinstance(ref, Branch):
         raise BadRequest(f"{warehouse.ref[:80]!r} is not a branch: nothing can be staged on it.")
     if not warehouse.writer:
         return ref
-    if isinstance(ref, Branch):
-        found: Transaction | None = ref._core.transactions.get((ref.branch_id, warehouse.writer))
-        if found is not None and warehouse.number in (0, found.id):
+    if not isinstance(ref, Branch):
+        raise BadRequest(f"{warehouse.ref[:80]!r} is not a branch: nobody begins transactions on it.")
+    found: Transaction | None = ref._core.transactions.get((ref.branch_id, warehouse.writer))
+    if found is not None:
+        # one that has ended here may have a successor elsewhere
+        is_meant = warehouse.number == found.id if warehouse.number else found.phase == "open"
+        if is_meant:
             return found
-        if found is not None:
-            raise Fenced(
-                f"Transaction {warehouse.number} of {warehouse.writer!r} was replaced by {found.id}.",
-                successor=found.id,
-                next="Its successor does the work.",
-            )
-    raise RefNotFound(
-        f"This server knows no open transaction of {warehouse.writer[:80]!r} on {warehouse.ref[:80]!r}.",
-        next="Serve the catalog from the process that began it.",
-    )
+    return services.joined(ref, warehouse.writer, warehouse.number or None)
 
 
 def catalog_of(call: IcebergCall, kind: type[CatalogT]) -> CatalogT:

@@ -1,0 +1,1 @@
+"""The server's rights in an object store, lent to clients for one table."""
