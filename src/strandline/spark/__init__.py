@@ -6,6 +6,7 @@ from strandline.spark.copying import copier
 from strandline.spark.garbage import marker
 from strandline.spark.read import collected, read_table
 from strandline.spark.session import configure
+from strandline.spark.source import register
 from strandline.spark.write import write_table
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "copier",
     "marker",
     "read_table",
+    "register",
     "rows_of",
     "write_table",
 ]

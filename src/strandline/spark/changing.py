@@ -13,8 +13,9 @@ from strandline.errors import UsageError
 from strandline.spark.write import write_table
 from strandline.tables.changing import check_source
 from strandline.tables.given import is_spark_column
+from strandline.tables.outcomes import RowsChanged
 from strandline.tables.record import Matched, NotMatched, WriteOptions
-from strandline.tables.table import RowsChanged, Table
+from strandline.tables.table import Table
 
 _REPLACE = WriteOptions(mode="overwrite", fits=False)
 

@@ -323,7 +323,12 @@ def quoted(name: str) -> Column:
 def _spark_path(core: RepositoryCore, file: TableFile) -> str:
     """The path of a file for Spark, which takes some characters of an explicit path for a pattern."""
     store, key = core.resolver.resolve(file.info.physical_address)
-    return _GLOB.sub(r"\\\1", store.spark_url(key))
+    return explicit(store.spark_url(key))
+
+
+def explicit(url: str) -> str:
+    """A URL as a path that Spark takes for itself, and not for a pattern."""
+    return _GLOB.sub(r"\\\1", url)
 
 
 def metadata_path(core: RepositoryCore, file: TableFile) -> str:

@@ -174,6 +174,13 @@ def _hadoop_version() -> str:
     )
 
 
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once, about; Spark Connect does not say, and has the number that it shuffles into."""
+    if is_connect(spark):
+        return int(spark.conf.get("spark.sql.shuffle.partitions", "200") or 200)
+    return spark.sparkContext.defaultParallelism
+
+
 def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 

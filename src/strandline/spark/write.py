@@ -27,10 +27,11 @@ from strandline.spark.statistics import computed_statistics
 from strandline.tables.columns import Kind
 from strandline.tables.condition import Condition, NotUnderstood, refused
 from strandline.tables.keys import Among, told
+from strandline.tables.outcomes import WriteResult
 from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import Statistics
-from strandline.tables.table import Table, WriteResult
+from strandline.tables.table import Table
 from strandline.tables.writing import outside, write_rows
 
 TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
