@@ -3,28 +3,35 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 BUDGETS := STRANDLINE_TEST_BUDGETS=1
+OFTEN := not mutation and not kill and not suite
 
-.PHONY: kills s3-suite requests soak fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
+.PHONY: kills s3-suite pyiceberg-suite requests soak fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
 
 test: servers ## the suite, against real servers; TESTS=… for a part
-	@$(RUN) $(if $(TESTS),,$(BUDGETS)) $(BIN)/python -m pytest $(if $(TESTS),$(TESTS),-m "not mutation and not kill and not suite")
+	@$(RUN) $(if $(TESTS),$(BIN)/python -m pytest $(TESTS),$(BUDGETS) $(BIN)/python scripts/side_by_side.py \
+		'$(BIN)/python -m pytest -m "not spark and $(OFTEN)"' '$(BIN)/python -m pytest -m "spark and $(OFTEN)"')
 
 mutations: servers ## rules taken out of copies of the source, one by one: the tests must notice each
 	@$(RUN) $(BUDGETS) $(BIN)/python -m pytest -q -m mutation tests/mutations
 
 test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark
-	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
-	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions
+	@$(RUN) $(BUDGETS) $(BIN)/python scripts/side_by_side.py \
+		'env STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions' \
+		'env STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions'
 	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
 
 kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
-	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards
+	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards tests/server
 
 s3-suite: servers ## versitygw's tests of S3 against the gateway
 	@$(RUN) $(BIN)/python -m pytest -q -s -m suite tests/server/test_s3_suite.py
+
+pyiceberg-suite: servers ## PyIceberg's tests of catalogs against ours, from the release that is locked
+	@scripts/pyiceberg_suite.sh
+	@$(RUN) STRANDLINE_TEST_PYICEBERG=$(CURDIR)/.cache/pyiceberg-suite $(BIN)/python -m pytest -q -s -m suite tests/iceberg
 
 requests: servers ## requests made of the OpenAPI document: REQUESTS=n for each operation
 	@$(RUN) STRANDLINE_TEST_REQUESTS=$(or $(REQUESTS),200) $(BIN)/python -m pytest -q -o timeout=3600 tests/server/test_openapi.py

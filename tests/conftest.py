@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 pytest.register_assert_rewrite("strandline.testing.kv_conformance", "strandline.testing.blob_conformance")
 settings.register_profile("suite", deadline=None, max_examples=60)
+settings.register_profile("mutations", settings.get_profile("suite"), derandomize=True)
 settings.load_profile("suite")
 SPARK = os.environ.get("STRANDLINE_TEST_SPARK", "local")
 """Which Spark the tests of tables use: local, connect (a Connect server), s3 (S3A on versitygw), newest."""

@@ -48,6 +48,15 @@ def test_a_newcomer_without_java_gets_through(
     assert "lake" in found
 
 
+@pytest.mark.server
+def test_iceberg_without_an_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All blocks; the first one sets a session of Spark up, and none starts it."""
+    monkeypatch.chdir(tmp_path)
+    found = run_blocks("iceberg.md")
+    lake = found["lake"]
+    assert lake is not None
+
+
 @pytest.mark.spark
 def test_the_tutorial_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: SparkSession, capsys: pytest.CaptureFixture[str]

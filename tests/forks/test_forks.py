@@ -493,7 +493,7 @@ def test_a_store_is_closed_under_no_call(tmp_path: Path) -> None:
         time.sleep(0.02)
         store.close()
         for thread in threads:
-            thread.join(10)
+            thread.join()  # on a slow disk a write may take its time; the test has a timeout
         assert errors == []
         assert all(session.connection is None for session in store._sessions)
         assert store._writer is None

@@ -27,7 +27,7 @@ BUDGETS: Mapping[str, float] = {
     "fs": 60,
     "garbage": 60,
     "iam": 60,
-    "iceberg": 230,
+    "iceberg": 300,
     "kills": 400,
     "kv": 60,
     "locks": 88,
@@ -37,8 +37,8 @@ BUDGETS: Mapping[str, float] = {
     "rules": 60,
     "server": 240,
     "shards": 138,
-    "simulation": 375,
-    "spark": 480,
+    "simulation": 440,
+    "spark": 600,
     "spark on connect": 400,
     "spark on newest": 300,
     "spark on s3": 700,
@@ -48,7 +48,7 @@ BUDGETS: Mapping[str, float] = {
     "transactions on connect": 60,
     "transactions on newest": 60,
     "transactions on s3": 80,
-    "tree": 60,
+    "tree": 110,
 }
 
 

@@ -66,7 +66,8 @@ def verdict(patch: Path) -> str:
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(ROOT / "src", Path(place) / "src", ignore=shutil.ignore_patterns("__pycache__"))
         environment = {
-            **os.environ,
+            # on a CI pytest shows differences in full, and looks for those of two long values for minutes
+            **{name: value for name, value in os.environ.items() if name not in ("CI", "BUILD_NUMBER")},
             "PYTHONPATH": f"{place}/src",
             "GIT_CEILING_DIRECTORIES": str(Path(place).parent),
             # in the one place that they would share, they clear away each other's folders, and one failed of it
@@ -103,4 +104,6 @@ def _tests(patch: Path) -> list[str]:
     else:
         law = patch.stem.partition("-")[0]
         chosen = ["-k", f"test_{law}_", *(f"tests/{file}" for file in LAWS[patch.parent.name])]
-    return ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *chosen]
+    # the same examples each time: what noticed once notices again, and a mutation found by luck alone shows at once
+    examples = ["--hypothesis-profile", "mutations"]
+    return ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *examples, *chosen]

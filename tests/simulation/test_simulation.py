@@ -52,12 +52,14 @@ def test_no_schedule_breaks_a_promise() -> None:
         ("jobs", 0, 800),
         ("garbage", 0, 400),
         ("ranges", 0, 200),
+        ("levels", 0, 200),
         ("locks", 0, 1_200),
         ("queues", 0, 200),
         ("shards", 0, 250),
         ("encounters", 0, 300),
         ("one-shots", 0, 300),
-        ("links", 480, 200),  # one in some hundreds links what was just collected
+        ("tables", 0, 250),
+        ("links", 200, 200),  # one in some hundreds links what was just collected
     ],
 )
 def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, first: int, seeds: int) -> None:
@@ -96,6 +98,7 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, f
             *(f"fault: {name}" for name in ("dies", "done, reply lost", "reply lost, effect comes later", "swap lost")),
         ),
         "ranges": ("operation: collect", "transition: commit"),
+        "levels": ("operation: collect garbage", "transition: merge", "transition: compaction", "written: nodes"),
         "encounters": ("operation: merge", "operation: sweep", "transition: attach", "refusal: PreconditionFailed"),
         "one-shots": (
             "operation: one shot",
@@ -104,6 +107,12 @@ def test_no_schedule_of_jobs_or_of_the_collector_breaks_a_promise(family: str, f
                 f"refusal: {name}"
                 for name in ("Conflict", "UncommittedChanges", "TransactionClosed", "NothingToCommit")
             ),
+            *(f"fault: {name}" for name in ("dies", "done, reply lost", "reply lost, effect comes later", "swap lost")),
+        ),
+        "tables": (
+            "operation: one shot",
+            "operation: load table",
+            *(f"refusal: {name}" for name in ("Stale", "NoSuchTable", "AlreadyExists")),
             *(f"fault: {name}" for name in ("dies", "done, reply lost", "reply lost, effect comes later", "swap lost")),
         ),
         "links": ("operation: link", "operation: collect garbage", "refusal: ObjectMissing"),
