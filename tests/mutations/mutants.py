@@ -7,11 +7,13 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from queue import SimpleQueue
+
+from tests.mutations.warm import WarmPython
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -51,7 +53,18 @@ class Mutants:
 
     def __init__(self, chosen: Sequence[Path]) -> None:
         self._pool = ThreadPoolExecutor(os.cpu_count() or 1)
-        self._runs: dict[Path, Future[str]] = {patch: self._pool.submit(verdict, patch) for patch in chosen}
+        self._idle: SimpleQueue[WarmPython] = SimpleQueue()
+        self._pythons = [WarmPython() for _ in range(os.cpu_count() or 1)]
+        for python in self._pythons:
+            self._idle.put(python)
+        self._runs: dict[Path, Future[str]] = {patch: self._pool.submit(self._try, patch) for patch in chosen}
+
+    def _try(self, patch: Path) -> str:
+        python = self._idle.get()
+        try:
+            return verdict(patch, python)
+        finally:
+            self._idle.put(python)
 
     def verdict(self, patch: Path) -> str:
         """Empty if a test noticed, else what the tests said."""
@@ -59,9 +72,11 @@ class Mutants:
 
     def close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
+        for python in self._pythons:
+            python.close()
 
 
-def verdict(patch: Path) -> str:
+def verdict(patch: Path, python: WarmPython) -> str:
     """Try a mutation: empty if a test noticed it, else what the tests said."""
     with tempfile.TemporaryDirectory() as place:
         shutil.copytree(ROOT / "src", Path(place) / "src", ignore=shutil.ignore_patterns("__pycache__"))
@@ -79,12 +94,10 @@ def verdict(patch: Path) -> str:
         if applied.returncode:
             return f"{patch.name} no longer fits the source: {applied.stderr}"
         command = _seeds(patch) if patch.parent.name == SIMULATOR else _tests(patch)
-        run = subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True)
-    if patch.parent.name == SIMULATOR:
-        noticed = "caught after" in run.stdout
-    else:
-        noticed = run.returncode == 1 and "failed" in run.stdout
-    return "" if noticed else f"{name_of(patch)} was not noticed: {run.stdout[-400:]} {run.stderr[-400:]}"
+        run = python.run(command, environment, Path(place) / "said")
+    is_simulated = patch.parent.name == SIMULATOR
+    noticed = "caught after" in run.said if is_simulated else run.code == 1 and "failed" in run.said
+    return "" if noticed else f"{name_of(patch)} was not noticed: {run.said[-800:]}"
 
 
 def _seeds(patch: Path) -> list[str]:
@@ -93,7 +106,7 @@ def _seeds(patch: Path) -> list[str]:
     first = int(said.get("first", 0))  # it is known that no seed before this one notices
     seeds = SEEDS - first % SEEDS
     which = ["--first", str(first), "--seeds", str(seeds), "--family", said.get("family", "protocol")]
-    return ["-m", "strandline.testing.simulation", "--until-broken", "--jobs", "1", *which]
+    return ["strandline.testing.simulation", "--until-broken", "--jobs", "1", *which]
 
 
 def _tests(patch: Path) -> list[str]:
@@ -106,4 +119,5 @@ def _tests(patch: Path) -> list[str]:
         chosen = ["-k", f"test_{law}_", *(f"tests/{file}" for file in LAWS[patch.parent.name])]
     # the same examples each time: what noticed once notices again, and a mutation found by luck alone shows at once
     examples = ["--hypothesis-profile", "mutations"]
-    return ["-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *examples, *chosen]
+    warm = ["-W", "ignore:Module already imported:pytest.PytestAssertRewriteWarning"]
+    return ["pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", *warm, *examples, *chosen]
