@@ -1,4 +1,4 @@
-"""What does the format "strandline", read in Python workers, cost beside Spark's own reader of the same table?"""
+"""What does the format "strandline", in Python workers, cost beside Spark's own reader and writer of the same table?"""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from benchmarks.spark_sessions import builder
 from strandline.spark import register
 
 ROWS = 8_000_000
+WRITTEN = 4_000_000
 RUNS = 5
 WHERE = "Spark on 2 cores, 8,000,000 rows in Parquet on files"
 QUERIES = {
@@ -56,6 +57,24 @@ def run() -> list[Result]:
                     if turn:
                         ratios.append(took[ours] / took[native])
                 found.append(result(f"{name}, to to_spark", ratios, "times", 1.5, "less", WHERE))
+            frame = spark.range(WRITTEN).selectExpr(
+                "id", "id * 0.5D AS v", "hash(id) AS h", "sha2(string(id), 224) AS s"
+            )
+
+            def by_format(turn: int) -> None:
+                options = {"lake": str(place / "lake"), "path": f"bench/main/by_format_{turn}"}
+                frame.write.format("strandline").mode("append").options(**options).save()
+
+            def by_write(turn: int) -> None:
+                lake.repository("bench").branch("main").table(f"by_write_{turn}").write(frame, message="rows")
+
+            ratios = []
+            for turn in range(RUNS + 1):
+                ways = [by_format, by_write] if turn % 2 else [by_write, by_format]
+                spent = {way: float(seconds(lambda: way(turn))) for way in ways}
+                if turn:
+                    ratios.append(spent[by_format] / spent[by_write])
+            found.append(result("writing 4,000,000 rows, to table.write", ratios, "times", None, "less", WHERE))
             return found
         finally:
             spark.stop()

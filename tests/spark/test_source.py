@@ -16,7 +16,9 @@ from pyspark.sql.types import StructType
 import strandline
 from strandline.errors import UsageError
 from strandline.repository.branch import Branch
-from strandline.spark import register, source
+from strandline.spark import register
+from strandline.spark.format import reader as reading
+from strandline.spark.format import source
 
 pytestmark = [pytest.mark.spark, pytest.mark.everywhere]
 TABLE = "nyc/main/tables/rides"
@@ -80,8 +82,8 @@ def test_only_files_that_may_have_rows_are_read(main: Branch, lake_url: str) -> 
     options = {"lake": lake_url, "path": TABLE, "where": "day = DATE'2026-01-02'"}
     schema = source.LakeSource(options).schema()
     assert isinstance(schema, StructType)
-    parts = source.TableReader(options, schema).partitions()
-    assert [len(part.files) for part in parts if isinstance(part, source.FilesPartition)] == [1]
+    parts = reading.TableReader(options, schema).partitions()
+    assert [len(part.files) for part in parts if isinstance(part, reading.FilesPartition)] == [1]
 
 
 def test_files_share_tasks_up_to_a_size(main: Branch, lake_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +93,8 @@ def test_files_share_tasks_up_to_a_size(main: Branch, lake_url: str, monkeypatch
     schema = made.schema()
     assert isinstance(schema, StructType)
     for most, wanted in ((1, 3), (sum(sizes), 1), (sizes[0] + sizes[1], 2)):
-        monkeypatch.setattr(source, "SPLIT_BYTES", most)
-        assert len(source.TableReader(options, schema).partitions()) == wanted
+        monkeypatch.setattr(reading, "SPLIT_BYTES", most)
+        assert len(reading.TableReader(options, schema).partitions()) == wanted
 
 
 def test_tables_are_there_in_sql(spark: SparkSession, main: Branch, lake_url: str) -> None:

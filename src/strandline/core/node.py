@@ -29,6 +29,11 @@ def this_thread() -> str:
     return f"{UNNAMED}{host} {os.getpid()}-{_incarnation()} {threading.get_native_id()}"
 
 
+def one_write() -> str:
+    """A writer's name for a write that has none, and goes through several processes: no other one is called so."""
+    return f"{UNNAMED}{new_id()}"
+
+
 @cache
 def _incarnation() -> str:
     """Tells processes apart that have the same number: containers all begin with 1."""

@@ -3,10 +3,10 @@
 from strandline.spark.changes import changes, rows_of
 from strandline.spark.changing import change_rows
 from strandline.spark.copying import copier
+from strandline.spark.format.source import register
 from strandline.spark.garbage import marker
 from strandline.spark.read import collected, read_table
 from strandline.spark.session import configure
-from strandline.spark.source import register
 from strandline.spark.write import write_table
 
 __all__ = [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Thread
 from typing import Any
 
@@ -32,7 +32,7 @@ from strandline.tables.record import Field, TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
 from strandline.tables.statistics import Statistics
 from strandline.tables.table import Table
-from strandline.tables.writing import outside, write_rows
+from strandline.tables.writing import Written, outside, write_rows
 
 TIMESTAMPS = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
 """Spark's default, INT96, has no statistics and is deprecated."""
@@ -134,12 +134,16 @@ class SparkRows:
             asking.join(COUNT_PATIENCE_S)
         return found[0] if found else None
 
-    def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
+    def write(
+        self, table: Table, record: TableRecord, new_folder: Callable[[], str], target_file_bytes: int | None
+    ) -> Written:
         branch = table.ref._for_writing()
+        prefix = new_folder()
         core = branch._core
         url = core.resolver.namespace.spark_url(prefix)
         with described(self._data.sparkSession, f"strandline: write {table.path} on {core.name}/{branch.name}"):
             _let_spark_write(guarded(self._data, record), record, url, table, target_file_bytes)
+        return Written(prefix)
 
     def statistics(
         self, table: Table, record: TableRecord, files: Sequence[TableFile], columns: Mapping[str, Kind]

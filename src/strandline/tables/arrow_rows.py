@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from strandline.blob import BlobStore
 from strandline.errors import SchemaMismatch, StorageError, StrandlineError, UsageError
 from strandline.ids import new_id
 from strandline.tables.arrow_files import Uploads
@@ -30,7 +31,7 @@ from strandline.tables.scan import TableFile
 from strandline.tables.statistics import Statistics
 from strandline.tables.table import Table
 from strandline.tables.values import partition_value
-from strandline.tables.writing import outside, write_rows
+from strandline.tables.writing import Written, outside, write_rows
 
 GROUP_MIN_ROWS = 128 << 10
 GROUP_MAX_ROWS = 1 << 20
@@ -71,7 +72,7 @@ class ArrowRows:
         return spark_fields(self._schema)
 
     def fitted(self, record: TableRecord) -> ArrowRows:
-        _refuse_unfit(record)
+        refuse_unfit(record)
         wanted = arrow_schema(record)
         held = {name: at for at, name in enumerate(self._schema.names)}
         if self._schema.equals(wanted):
@@ -122,46 +123,15 @@ class ArrowRows:
     def own_rows(self) -> int | None:
         return self._own_rows
 
-    def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
-        folders = _Folders(record)
-        store = table.ref._core.resolver.namespace
-        place = store.local_path(prefix)
-        most_rows = 0
-        batches = iter(self._batches())
-        failed: list[Exception] = []
+    def write(
+        self, table: Table, record: TableRecord, new_folder: Callable[[], str], target_file_bytes: int | None
+    ) -> Written:
+        prefix = new_folder()
+        write_files(self, record, table.ref._core.resolver.namespace, prefix, target_file_bytes, table.path)
+        return Written(prefix)
 
-        def arranged() -> Iterator[pa.RecordBatch]:
-            try:
-                if first is not None:
-                    yield folders.arranged(first)
-                for batch in batches:
-                    yield folders.arranged(batch)
-            except Exception as error:
-                failed.append(error)  # Arrow would wrap it
-                raise
-
-        try:
-            first = next(batches, None)
-            if target_file_bytes is not None and first is not None and len(first):
-                most_rows = max(1, target_file_bytes * len(first) // max(1, first.nbytes))
-            ds.write_dataset(
-                arranged(),
-                place or prefix,
-                schema=folders.schema,
-                format=ds.ParquetFileFormat(),
-                file_options=_file_options(record),
-                partitioning=folders.partitioning,
-                filesystem=fs.LocalFileSystem() if place else fs.PyFileSystem(Uploads(store, failed)),
-                basename_template=f"part-{{i}}-{new_id()}.parquet",
-                max_partitions=PARTITIONS_MAX,
-                max_open_files=OPEN_FILES_MAX,
-                max_rows_per_file=most_rows,
-                min_rows_per_group=min(GROUP_MIN_ROWS, most_rows or GROUP_MIN_ROWS),
-                max_rows_per_group=min(GROUP_MAX_ROWS, most_rows or GROUP_MAX_ROWS),
-                existing_data_behavior="overwrite_or_ignore",
-            )
-        except Exception as error:
-            _fail(failed[0] if failed else error, table)
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return iter(self._batches())
 
     def statistics(
         self, table: Table, record: TableRecord, files: Sequence[TableFile], columns: Mapping[str, Kind]
@@ -169,17 +139,76 @@ class ArrowRows:
         return {}  # what is written here has footers
 
 
-def _fail(error: Exception, table: Table) -> NoReturn:
+def write_files(
+    rows: ArrowRows, record: TableRecord, store: BlobStore, prefix: str, target_file_bytes: int | None, path: str
+) -> list[str]:
+    """Write rows that have the table's columns to new files below a key of a store.
+
+    Args:
+        target_file_bytes: how big files become, about, by the size of their rows in memory.
+        path: of the table, for sentences.
+
+    Returns:
+        The names of the files below the key, the folders of their partitions included.
+
+    Raises:
+        UsageError: a value cannot be the name of a partition's folder.
+        StorageError: Arrow or the store failed.
+    """
+    folders = _Folders(record)
+    place = store.local_path(prefix)
+    most_rows = 0
+    batches = iter(rows)
+    failed: list[Exception] = []
+    made: list[str] = []
+
+    def arranged() -> Iterator[pa.RecordBatch]:
+        try:
+            if first is not None:
+                yield folders.arranged(first)
+            for batch in batches:
+                yield folders.arranged(batch)
+        except Exception as error:
+            failed.append(error)  # Arrow would wrap it
+            raise
+
+    try:
+        first = next(batches, None)
+        if target_file_bytes is not None and first is not None and len(first):
+            most_rows = max(1, target_file_bytes * len(first) // max(1, first.nbytes))
+        ds.write_dataset(
+            arranged(),
+            place or prefix,
+            schema=folders.schema,
+            format=ds.ParquetFileFormat(),
+            file_options=_file_options(record),
+            partitioning=folders.partitioning,
+            filesystem=fs.LocalFileSystem() if place else fs.PyFileSystem(Uploads(store, failed)),
+            basename_template=f"part-{{i}}-{new_id()}.parquet",
+            max_partitions=PARTITIONS_MAX,
+            max_open_files=OPEN_FILES_MAX,
+            max_rows_per_file=most_rows,
+            min_rows_per_group=min(GROUP_MIN_ROWS, most_rows or GROUP_MIN_ROWS),
+            max_rows_per_group=min(GROUP_MAX_ROWS, most_rows or GROUP_MAX_ROWS),
+            existing_data_behavior="overwrite_or_ignore",
+            file_visitor=lambda file: made.append(file.path[len(place or prefix) :].lstrip("/")),
+        )
+    except Exception as error:
+        _fail(failed[0] if failed else error, path)
+    return made
+
+
+def _fail(error: Exception, path: str) -> NoReturn:
     if isinstance(error, StrandlineError):
         raise error
     raise StorageError(
-        f"Arrow failed to write table {table.path!r}: {reason_of(error)}.",
+        f"Arrow failed to write table {path!r}: {reason_of(error)}.",
         safe="Nothing of it is visible on the branch.",
         next="Look at the data and at the disk, then write again.",
     ) from error
 
 
-def _refuse_unfit(record: TableRecord) -> None:
+def refuse_unfit(record: TableRecord) -> None:
     """Refuse a table that only Spark writes, before anything is written."""
     if record.file_format != "parquet":
         raise UsageError(

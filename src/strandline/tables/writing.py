@@ -22,7 +22,7 @@ from strandline.core.overwrite import Overwrite
 from strandline.core.upload import upload
 from strandline.errors import Conflict, StorageError, UsageError
 from strandline.parallel import in_parallel
-from strandline.results.rows import as_info
+from strandline.results.rows import ObjectInfo, as_info
 from strandline.tables.columns import Kind
 from strandline.tables.condition import Condition, must_match
 from strandline.tables.given import is_spark_column
@@ -60,6 +60,19 @@ CONTENT_TYPES = {
     "csv": "text/csv",
 }
 MIN_FILE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The files of a write, before anything refers to them.
+
+    Attributes:
+        prefix: the key of the folder that they lie in.
+        names: below it; None for all that lies there, if nobody else writes there.
+    """
+
+    prefix: str
+    names: frozenset[str] | None = None
 
 
 class Source(Protocol):
@@ -107,8 +120,13 @@ class Source(Protocol):
     def own_rows(self) -> int | None:
         """After `write`: how many rows the caller brought, those of replaced files apart; None if nobody counted."""
 
-    def write(self, table: Table, record: TableRecord, prefix: str, target_file_bytes: int | None) -> None:
+    def write(
+        self, table: Table, record: TableRecord, new_folder: Callable[[], str], target_file_bytes: int | None
+    ) -> Written:
         """Write files below a key of the repository's namespace, in the folders of their partitions.
+
+        Args:
+            new_folder: gives a key under which nothing lies.
 
         Raises:
             UsageError: a row does not fulfil the condition, or a value does not fit.
@@ -133,23 +151,17 @@ def write_rows(table: Table, rows: Source, options: WriteOptions) -> WriteResult
 def _write(table: Table, branch: WritableTableRef, rows: Source, options: WriteOptions) -> WriteResult:
     started = time.monotonic()
     most = options.target_file_bytes
-    if most is not None and most < MIN_FILE_BYTES:
-        raise UsageError(f"Files of {most:,} bytes are too small.", next="Use at least 1 MiB.")
-    held_info, held = table._find_record()
-    if held is None:
-        _refuse_bad_place(branch, table)
-    record = plan_record(held, rows.fields, options, table.path)
+    held_info, held, record = planned(table, branch, rows.fields, options)
     rows = rows.fitted(record)
     replaced = _whole(options.mode, record)
     if options.where is not None:
         rows, replaced = _replace_where(table, rows, options, held, record)
     core = branch._core
-    prefix = branch._new_folder()
     engine_started = time.monotonic()
     try:
-        rows.write(table, record, prefix, most)
+        written = rows.write(table, record, branch._new_folder, most)
         engine_seconds = time.monotonic() - engine_started
-        files = _written(table, record, prefix, rows.engine)
+        files = _found(table, record, written, rows.engine)
         # before anything refers to them, the files must be as durable as all else
         core.resolver.namespace.sync([file.info.physical_address for file in files])
         files = _with_checksums(core.resolver.namespace, files)
@@ -175,7 +187,7 @@ def _write(table: Table, branch: WritableTableRef, rows: Source, options: WriteO
     folders = {partition_folders(file.relative) for file in files}
     partitions = {partition_key(file.relative, record) for file in files}
     if replaced is not None:
-        said = _mark(prefix, options, replaced, rows)
+        said = _mark(written.prefix, options, replaced, rows)
         body = json.dumps({"write": said.write}).encode()
         key = branch._new_key(OVERWRITE_NAME)
         marker = upload(core, key, OVERWRITE_NAME, body, "application/json", encode_mark(said))
@@ -205,6 +217,24 @@ def _write(table: Table, branch: WritableTableRef, rows: Source, options: WriteO
         engine_seconds=engine_seconds,
         strandline_seconds=time.monotonic() - started - engine_seconds,
     )
+
+
+def planned(
+    table: Table, branch: WritableTableRef, fields: Sequence[Field], options: WriteOptions
+) -> tuple[ObjectInfo | None, TableRecord | None, TableRecord]:
+    """The record that a table has, and its object, or None; and the one that it has after a write.
+
+    Raises:
+        UsageError: the options do not fit together, or a table cannot be there.
+        SchemaMismatch: the columns are not the table's, and the change was not asked for.
+    """
+    most = options.target_file_bytes
+    if most is not None and most < MIN_FILE_BYTES:
+        raise UsageError(f"Files of {most:,} bytes are too small.", next="Use at least 1 MiB.")
+    held_info, held = table._find_record()
+    if held is None:
+        _refuse_bad_place(branch, table)
+    return held_info, held, plan_record(held, fields, options, table.path)
 
 
 def set_schema_default(table: Table, wanted: str) -> None:
@@ -364,11 +394,13 @@ def _changed(table: Table, relative: str) -> Conflict:
 # --- what the engine left ---------------------------------------------------------------------------------------------
 
 
-def _written(table: Table, record: TableRecord, prefix: str, engine: str) -> list[TableFile]:
+def _found(table: Table, record: TableRecord, written: Written, engine: str) -> list[TableFile]:
     """The files of a write that belong to the table; what else lies there stays invisible."""
     found = []
-    for blob in table.ref._core.resolver.namespace.list(prefix + "/"):
-        relative = blob.key[len(prefix) + 1 :]
+    for blob in table.ref._core.resolver.namespace.list(written.prefix + "/"):
+        relative = blob.key[len(written.prefix) + 1 :]
+        if written.names is not None and relative not in written.names:
+            continue  # of an attempt of a task that another one replaced
         if is_data_file(relative, record.file_format):
             info = as_info(table.prefix + relative, _plain_entry(blob, record))
             found.append(TableFile(info, relative, partition_values(relative, record.partition_by)))
@@ -378,6 +410,9 @@ def _written(table: Table, record: TableRecord, prefix: str, engine: str) -> lis
                 safe="Nothing of the write is visible on the branch.",
                 next="Look at the options of the format, such as its compression.",
             )
+    gone = (written.names or frozenset()) - {file.relative for file in found}
+    if gone:
+        raise BlobNotFound(f"{written.prefix}/{min(gone)}")
     return sorted(found, key=lambda file: file.relative)
 
 

@@ -513,10 +513,9 @@ class Transaction(Sharing):
         Safe because no key is used twice: each write of the resumed driver goes to names of its own.
         """
         with self._lock:
-            self._refuse_closed()
+            body = self._saved()
             target = check_local(path)
             partial = target.with_name(f".{target.name}.part")
-            body = encode_manifest(self._facts(), sorted_changes(self._claims.changes))
             try:
                 with partial.open("wb") as file:
                     file.write(body)
@@ -527,6 +526,12 @@ class Transaction(Sharing):
                 raise UsageError(
                     f"{str(target)!r} cannot be written: {error.strerror}.", next="Check the path."
                 ) from error
+
+    def _saved(self) -> bytes:
+        """What `resume` goes on from."""
+        with self._lock:
+            self._refuse_closed()
+            return encode_manifest(self._facts(), sorted_changes(self._claims.changes))
 
     def _restore(self, facts: Facts, changes: dict[bytes, bytes]) -> None:
         self._opened(facts.id, facts.base)

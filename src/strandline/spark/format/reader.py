@@ -1,0 +1,176 @@
+"""Reading a table by Python workers: all of it at a moment, or the rows of files that come to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from strandline.blob import Resolver, open_store
+from strandline.errors import Conflict, TableNotFound, UsageError
+from strandline.results.rows import ObjectInfo
+from strandline.spark.format.options import FOLLOWING, READING, opened, refuse_other_types, refuse_unknown
+from strandline.tables.condition import Condition
+from strandline.tables.frames import Scan, rows_of
+from strandline.tables.record import TableRecord
+from strandline.tables.scan import TableFile, data_files
+from strandline.tables.table import Table
+
+SPLIT_BYTES = 128 << 20
+"""Small files share a task up to this size, as in Spark's own readers."""
+
+
+@dataclass
+class FilesPartition(InputPartition):
+    """Files of a table, with all that a worker needs to read them but the keys of the store."""
+
+    url: str
+    record: TableRecord
+    files: Sequence[TableFile]
+    condition: Condition | None
+    place: str
+    columns: Sequence[str]
+
+
+def partitions_of(
+    table: Table, record: TableRecord, files: Sequence[TableFile], condition: Condition | None, columns: Sequence[str]
+) -> Sequence[InputPartition]:
+    """Files as tasks; one task without files if there are none."""
+    url, place = table.ref._core.resolver.namespace.url, table._describe()
+    return [FilesPartition(url, record, part, condition, place, columns) for part in _split(files) or [[]]]
+
+
+def read_partition(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, in an executor."""
+    assert isinstance(partition, FilesPartition)
+    place: Callable[[], str] = partial(str, partition.place)
+    resolver = Resolver(open_store(partition.url))
+    scan = Scan(resolver, partition.record, partition.files, place, partition.condition, partition.columns)
+    for batch in rows_of(scan):
+        if batch.num_rows:
+            yield batch
+
+
+class TableReader(DataSourceReader):
+    """Rows of a table at the moment when the query is planned.
+
+    Args:
+        schema: the columns that are read: all of the table's, or those that the user gave.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        self._options = dict(options)
+        self._schema = schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        refuse_unknown(self._options, READING)
+        lake, table = opened(self._options)
+        with lake:
+            where = self._options.get("where") or None
+            record, files, condition = table._chosen(where, None)
+            refuse_other_types(record, self._schema, table)
+            return partitions_of(table, record, files, condition, self._schema.names)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition)
+
+
+Offset = dict[str, str]
+"""How far a stream has come: "commit" is the id of one; "" is before the first."""
+
+
+class TableStreamReader(DataSourceStreamReader):
+    """Rows of the files that come to a table, commit by commit or several at once: each file is read once.
+
+    An offset names a commit, so a batch that is run again has the same rows.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        refuse_unknown(options, FOLLOWING)
+        removals = options.get("removals") or "fail"
+        if removals not in ("fail", "ignore"):
+            raise UsageError(f"removals {removals!r} is unknown.", next="Use fail or ignore.")
+        self._options = dict(options)
+        self._schema = schema
+        self._may_remove = removals == "ignore"
+
+    def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        start = self._options.get("start") or ""
+        if not start:
+            return Offset({"commit": ""})
+        lake, table = opened(self._options)
+        with lake:
+            ref = table.ref if start == "now" else table.ref._other(start)
+            return Offset({"commit": ref.commit_id})
+
+    def latestOffset(self) -> Offset:  # noqa: N802 - Spark's name
+        lake, table = opened(self._options)
+        with lake:
+            return Offset({"commit": table.ref.commit_id})
+
+    def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if start["commit"] == end["commit"]:
+            return []
+        lake, followed = opened(self._options)
+        with lake:
+            table = Table(followed.ref._other(end["commit"]), followed.path)
+            came = _all_files(table) if not start["commit"] else self._came(table, start["commit"])
+            if not came:
+                return []
+            record = table.record
+            refuse_other_types(record, self._schema, table)
+            files = list(data_files(came, table.prefix, record))
+            return partitions_of(table, record, files, None, self._schema.names)
+
+    def _came(self, table: Table, start: str) -> list[ObjectInfo]:
+        before = Table(table.ref._other(start), table.path)
+        came: list[ObjectInfo] = []
+        went: list[ObjectInfo] = []
+        for change in before.ref.diff(table.ref.commit_id, table.prefix):
+            if change.after is not None:
+                came.append(change.after)
+            if change.before is not None:
+                went.append(change.before)
+        _, record = before._find_record()
+        if not self._may_remove and record is not None:
+            gone = next(data_files(went, table.prefix, record), None)
+            if gone is not None:
+                raise Conflict(
+                    f"{gone.info.path!r} was removed or replaced between the commits {start[:12]} and "
+                    f"{table.ref.commit_id[:12]}, and a stream of new files cannot take rows back.",
+                    paths=[gone.info.path],
+                    next='Follow the rows that come and go with the format "strandline.changes", or give '
+                    '.option("removals", "ignore"): then rows of rewritten files come again.',
+                )
+        return came
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_partition(partition)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing: the commits that offsets name are kept as all commits are."""
+
+    def stop(self) -> None:
+        """Nothing is held."""
+
+
+def _all_files(table: Table) -> list[ObjectInfo]:
+    if not table.exists():
+        raise TableNotFound(f"{table.path!r} is not a table of {table.ref!r}.", next="Write it first.")
+    return [found for found in table.ref.list(table.prefix) if isinstance(found, ObjectInfo)]
+
+
+def _split(files: Sequence[TableFile]) -> list[list[TableFile]]:
+    parts: list[list[TableFile]] = []
+    filled = SPLIT_BYTES
+    for file in files:
+        if filled + file.info.size > SPLIT_BYTES:
+            parts.append([])
+            filled = 0
+        parts[-1].append(file)
+        filled += file.info.size
+    return parts
