@@ -12,7 +12,7 @@ demo: setup ## the main job: a PySpark pipeline over real flights
 
 test: servers ## the suite, against real servers; TESTS=… for a part
 	@$(RUN) $(if $(TESTS),$(BIN)/python -m pytest $(TESTS),$(BUDGETS) $(BIN)/python scripts/side_by_side.py \
-		'$(BIN)/python -m pytest -m "not spark and $(OFTEN)"' '$(BIN)/python -m pytest -m "spark and $(OFTEN)"')
+		'$(BIN)/python -m pytest -m "not spark and not beside and $(OFTEN)"' '$(BIN)/python -m pytest -m "(spark or beside) and $(OFTEN)"')
 
 mutations: servers ## rules taken out of copies of the source, one by one: the tests must notice each
 	@$(RUN) $(BUDGETS) $(BIN)/python -m pytest -q -m mutation tests/mutations

@@ -25,6 +25,8 @@ from strandline.repository.branch import Branch
 from strandline.settings import find_settings
 from strandline.testing.clock import ManualClock
 
+pytestmark = pytest.mark.beside
+
 WRONG: dict[str, Any] = {
     "None": None,
     "an integer": 7,

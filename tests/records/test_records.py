@@ -30,6 +30,8 @@ from strandline.lake import Lake
 from strandline.opening import LakeRecord
 from strandline.tree.rows import Entry, check_one, check_staged, decode_staged
 
+pytestmark = pytest.mark.beside
+
 KINDS = (
     Block,
     BranchRecord,
