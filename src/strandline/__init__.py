@@ -79,7 +79,8 @@ if TYPE_CHECKING:
     from strandline.lake import Lake, Repositories
     from strandline.progress import Progress
     from strandline.repository.branch import Branch
-    from strandline.repository.commits.importing import ImportResult, ImportSource
+    from strandline.repository.commits.importing import ImportResult
+    from strandline.repository.commits.listing import ImportSource
     from strandline.repository.commits.merging import MergePreview
     from strandline.repository.commits.settling import Appended, MergeStrategy, Side
     from strandline.repository.feed import Feed
@@ -142,7 +143,7 @@ _LAZY = {
     "HeadMove": "strandline.branch.rules.record",
     "IfChanged": "strandline.core.overwrite",
     "ImportResult": "strandline.repository.commits.importing",
-    "ImportSource": "strandline.repository.commits.importing",
+    "ImportSource": "strandline.repository.commits.listing",
     "Lake": "strandline.lake",
     "Listing": "strandline.results.listing",
     "LockInfo": "strandline.repository.locks.locks",

@@ -26,7 +26,8 @@ _OURS = {
 class Engine(Protocol):
     """What an engine has that reads and writes tables, such as "spark".
 
-    Arguments and results are those of the callers: `tables.table`, `repository.upkeep.gc`, `repository.jobs`.
+    Arguments and results are those of the callers: `tables.table`, `repository.upkeep.gc`, `repository.jobs`,
+    `repository.commits`.
     """
 
     def read_table(self, table: Any, session: Any, where: Any) -> Any:
@@ -46,6 +47,9 @@ class Engine(Protocol):
 
     def copier(self, session: Any) -> Any:
         """The `Copier` of a range job that copies bytes in this engine."""
+
+    def import_workers(self, session: Any) -> Any:
+        """The `Workers` of an import that list and cut slices in this engine."""
 
 
 def engine(name: str) -> Engine:

@@ -25,7 +25,7 @@ from strandline.errors import (
 )
 from strandline.lake import Lake
 from strandline.repository.branch import Branch
-from strandline.repository.commits.importing import ImportSource
+from strandline.repository.commits.listing import ImportSource
 from strandline.repository.repository import Repository
 from strandline.results.rows import CommonPrefix
 from strandline.tree.rows import Entry

@@ -18,7 +18,7 @@ from strandline.lake import open_lake
 from strandline.repository.branch import Branch
 from strandline.repository.commits import importing
 from strandline.repository.commits.drafts import make_draft
-from strandline.repository.commits.importing import ImportSource
+from strandline.repository.commits.listing import ImportSource
 from strandline.server import imports
 from strandline.server.imports import ImportRecord, Imports
 from strandline.server.refusals import Refusal

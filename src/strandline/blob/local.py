@@ -35,6 +35,17 @@ COPY_BUFFER_BYTES = 1 << 20
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 
 
+_Entry = tuple[str, os.DirEntry[str], frozenset[str] | None]
+
+
+def _may_hold(folder: str, prefix: str, after: str, last: str | None) -> bool:
+    """Whether a file with `after < key <= last` that starts with a prefix may lie in a folder."""
+    below = folder + "/"
+    if not (below.startswith(prefix) or prefix.startswith(below)):
+        return False
+    return folder + "0" > after and (last is None or below <= last)  # "0" comes next after "/"
+
+
 class LocalBlobStore(PartsStore):
     """Durability: with `synced` a put that returned survives a power loss; without, only a killed process."""
 
@@ -199,9 +210,15 @@ class LocalBlobStore(PartsStore):
                 os.unlink(f"{self._root}{INCOMING}/{info.key}")
 
     def list_pages(self, prefix: str = "") -> Iterator[list[BlobInfo]]:
+        return self._pages(self._walk(prefix))
+
+    def list_between(self, prefix: str, after: str, last: str | None) -> Iterator[list[BlobInfo]]:
+        return self._pages(self._walk(prefix, after, last, in_order=True))
+
+    def _pages(self, found: Iterator[tuple[str, os.DirEntry[str]]]) -> Iterator[list[BlobInfo]]:
         page: list[BlobInfo] = []
         try:
-            for key, entry in self._walk(prefix):
+            for key, entry in found:
                 try:
                     page.append(_info(key, entry.stat()))
                 except FileNotFoundError:
@@ -221,32 +238,52 @@ class LocalBlobStore(PartsStore):
         except OSError as error:
             raise _unavailable(error, self.root, "no") from error
 
-    def _walk(self, prefix: str) -> Iterator[tuple[str, os.DirEntry[str]]]:
-        """Files whose key starts with `prefix`, depth first; folders that cannot match are not opened."""
-        folder = prefix.rpartition("/")[0]
-        pending: list[tuple[str, frozenset[str]]] = [(folder, frozenset())]
+    def _walk(
+        self, prefix: str, after: str = "", last: str | None = None, *, in_order: bool = False
+    ) -> Iterator[tuple[str, os.DirEntry[str]]]:
+        """Files with `after < key <= last` whose key starts with `prefix`, depth first; folders that cannot have some
+        are not opened.
+
+        Args:
+            in_order: of their keys; else as the file system has them, which costs less.
+        """
+        pending: list[Iterator[_Entry]] = [iter(self._entries(prefix.rpartition("/")[0], frozenset(), in_order))]
         while pending:
-            folder, linked = pending.pop()
-            try:
-                entries = os.scandir(self._root + folder)
-            except (FileNotFoundError, NotADirectoryError):
+            found = next(pending[-1], None)
+            if found is None:
+                pending.pop()
                 continue
-            with entries:
-                for entry in entries:
-                    key = f"{folder}/{entry.name}" if folder else entry.name
-                    if entry.is_dir():
-                        matches = key.startswith(prefix) or prefix.startswith(key + "/")
-                        if matches and key != INCOMING:
-                            above = linked
-                            if entry.is_symlink():  # of a circle, once around is enough
-                                real = os.path.realpath(entry.path)
-                                here = os.path.realpath(self._root + folder)
-                                if real in linked or f"{here}/".startswith(f"{real.rstrip('/')}/"):
-                                    continue
-                                above = linked | {real}
-                            pending.append((key, above))
-                    elif key.startswith(prefix):
-                        yield key, entry
+            key, entry, linked = found
+            if linked is None:
+                if key.startswith(prefix) and key > after and (last is None or key <= last):
+                    yield key, entry
+            elif _may_hold(key, prefix, after, last):
+                pending.append(iter(self._entries(key, linked, in_order)))
+
+    def _entries(self, folder: str, linked: frozenset[str], in_order: bool) -> list[_Entry]:
+        """What is in a folder: keys, and for folders the links that lead to what is in them."""
+        found: list[_Entry] = []
+        try:
+            entries = os.scandir(self._root + folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return found
+        with entries:
+            for entry in entries:
+                key = f"{folder}/{entry.name}" if folder else entry.name
+                if not entry.is_dir():
+                    found.append((key, entry, None))
+                elif key != INCOMING:
+                    above = linked
+                    if entry.is_symlink():  # of a circle, once around is enough
+                        real = os.path.realpath(entry.path)
+                        here = os.path.realpath(self._root + folder)
+                        if real in linked or f"{here}/".startswith(f"{real.rstrip('/')}/"):
+                            continue
+                        above = linked | {real}
+                    found.append((key, entry, above))
+        if in_order:
+            found.sort(key=lambda one: one[0] if one[2] is None else one[0] + "/")
+        return found
 
     def open_read(self, key: str) -> BinaryIO:
         try:

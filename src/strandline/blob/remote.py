@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from os import getpid
 from queue import Full, Queue
 from typing import Any, BinaryIO, cast
@@ -125,6 +126,11 @@ class _Readable(io.RawIOBase):
 
     def tell(self) -> int:
         return int(self._file.tell())
+
+
+LAST_CHARACTER = "\U0010ffff"
+PROBES_MAX = 2_000
+"""Requests that look for places to cut; they take seconds, and a list that is worth cutting takes minutes."""
 
 
 class RemoteBlobStore(BlobStore):
@@ -256,6 +262,62 @@ class RemoteBlobStore(BlobStore):
                 found = [self._info(meta) for meta in page if str(meta["path"]).startswith(wanted)]
                 if found:
                     yield found
+        except Exception as error:
+            raise self._failed(error, "no") from error
+
+    def list_between(self, prefix: str, after: str, last: str | None) -> Iterator[list[BlobInfo]]:
+        before = ""
+        for page in self._list_after(prefix, max(after, prefix) if after else ""):
+            found = [info for info in page if info.key > after and (last is None or info.key <= last)]
+            keys = [before, *(info.key for info in page)]
+            if any(left >= right for left, right in pairwise(keys)):
+                raise StoreUnavailable(
+                    f"The object store {self.url} lists keys out of their order.",
+                    happened="no",
+                    next="List it in one go: import without Spark.",
+                )
+            before = keys[-1]
+            if found:
+                yield found
+            if last is not None and before > last:
+                return
+
+    def cuts(self, prefix: str, wanted: int) -> list[str]:
+        """Probes for the first keys behind what is known: as a list does not tell how long it will be, a stretch is cut
+        by its next character until there are enough stretches, and not if it ends within a page."""
+        whole: list[str] = []
+        open_ones = deque([prefix])
+        probes = 0
+        while open_ones and len(open_ones) + len(whole) < wanted and probes < PROBES_MAX:
+            stretch = open_ones.popleft()
+            page = next(self._list_after(stretch, "" if stretch == prefix else stretch), [])
+            probes += 1
+            if len(page) < LIST_PAGE_BLOBS:
+                whole.append(stretch)
+                continue
+            key: str | None = page[0].key
+            while key is not None and probes < PROBES_MAX:
+                child = key[: len(stretch) + 1]
+                open_ones.append(child)
+                probes += 1
+                following = next(self._list_after(stretch, child + LAST_CHARACTER), [])
+                key = following[0].key if following else None
+        return sorted({*open_ones, *whole})[1:]
+
+    def _list_after(self, prefix: str, after: str) -> Iterator[list[BlobInfo]]:
+        """Pages of what comes after a key, in the order of the store."""
+        self._refuse_forked()
+        wanted = self._prefix + prefix
+        folder = wanted.rpartition("/")[0]
+        offset = self._prefix + after if after else None
+        try:
+            pages = obstore.list(self._store, prefix=folder or None, offset=offset, chunk_size=LIST_PAGE_BLOBS)
+            for page in pages:
+                found = [self._info(meta) for meta in page if str(meta["path"]).startswith(wanted)]
+                if found:
+                    yield found
+                if page and str(page[-1]["path"]) > wanted + LAST_CHARACTER:
+                    return
         except Exception as error:
             raise self._failed(error, "no") from error
 

@@ -55,6 +55,12 @@ def read_from(file: BinaryIO, most: int) -> bytes:
         raise NotRead(error) from error
 
 
+def evenly(keys: Sequence[str], wanted: int) -> list[str]:
+    """Some of sorted keys, such that as many stretches lie between them."""
+    most = min(wanted, len(keys))
+    return sorted({keys[at * len(keys) // most] for at in range(1, most)})
+
+
 class BlobStore(ABC):
     """Blobs under one root. Safe to share between threads.
 
@@ -121,6 +127,27 @@ class BlobStore(ABC):
     @abstractmethod
     def list_pages(self, prefix: str = "") -> Iterator[list[BlobInfo]]:
         """All blobs whose key starts with `prefix`, page by page, in no promised order."""
+
+    def list_between(self, prefix: str, after: str, last: str | None) -> Iterator[list[BlobInfo]]:
+        """The blobs with `after < key <= last` whose key starts with `prefix`, in the order of their keys.
+
+        Args:
+            last: None for all that comes.
+        """
+        page: list[BlobInfo] = []
+        for info in sorted(self.list(prefix), key=lambda info: info.key):
+            if info.key > after and (last is None or info.key <= last):
+                page.append(info)
+            if len(page) == LIST_PAGE_BLOBS:
+                yield page
+                page = []
+        if page:
+            yield page
+
+    def cuts(self, prefix: str, wanted: int) -> list[str]:
+        """Where to cut what lies below a prefix into about as many stretches, for `list_between`; their sizes are not
+        known, and nothing need be at a cut."""
+        return evenly(sorted(self.list_keys(prefix)), wanted)
 
     @abstractmethod
     def open_read(self, key: str) -> BinaryIO:

@@ -20,11 +20,13 @@ from strandline.branch.rules.record import COOL_DOWN_S, LockMode
 from strandline.core.node import this_thread
 from strandline.core.promises import pinned
 from strandline.core.upload import Content, upload
+from strandline.engines import engine
 from strandline.errors import UsageError
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.drafts import make_draft
-from strandline.repository.commits.importing import ImportResult, ImportSource, import_objects
+from strandline.repository.commits.importing import ImportResult, import_objects
+from strandline.repository.commits.listing import ImportSource
 from strandline.repository.commits.merging import MergePreview, merge_into, preview_merge, replay
 from strandline.repository.commits.one_shot import Asked, check_asked, publish_entries
 from strandline.repository.commits.settling import Appended, MergeStrategy, Side, check_decisions
@@ -44,6 +46,8 @@ from strandline.results.rows import ObjectInfo
 from strandline.tree.rows import Entry
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from strandline.repository.feed import Feed
 
 
@@ -302,6 +306,7 @@ class Branch(StagedWrites):
         metadata: Mapping[str, str] | None = None,
         committer: str | None = None,
         progress: Progress = no_progress,
+        spark: SparkSession | None = None,
     ) -> ImportResult:
         """Commit references to objects that exist already, in a local folder or below a URL such as s3://bucket/prefix.
 
@@ -310,11 +315,14 @@ class Branch(StagedWrites):
         Args:
             source: a folder or a URL; or several sources, each with a destination of its own, for one commit.
             replace: what else lies below a destination goes, so that it holds what the source holds.
-            progress: called after each page of the source's listing.
+            progress: called after each page of the source's listing; with Spark, after each slice.
+            spark: a session whose executors list slices of the sources side by side, and write the commit's metadata.
+                For prefixes of millions of objects; the commit is the same.
 
         Raises:
             NotFound: a source has no object.
             UsageError: a source lies in a repository's storage namespace, or two give the same path.
+            Contention: with Spark, others kept changing what lies at the destinations.
             UncommittedChanges: staged changes lie at a destination.
         """
         if isinstance(source, str | Path):
@@ -329,7 +337,8 @@ class Branch(StagedWrites):
                     next="Give each source with its destination.",
                 )
         draft = make_draft(self._core, message if message is not None else text, metadata, committer, None)
-        return import_objects(self._core, self._at, sources, draft, progress, replaces=replace)
+        workers = None if spark is None else engine("spark").import_workers(spark)
+        return import_objects(self._core, self._at, sources, draft, progress, replaces=replace, workers=workers)
 
     # --- transactions -------------------------------------------------------------------------------------------------
 

@@ -33,7 +33,8 @@ from strandline.ids import new_id
 from strandline.kv.store import ABSENT, PredicateFailed, Store
 from strandline.operations import warning
 from strandline.repository.branch import Branch
-from strandline.repository.commits.importing import ImportResult, ImportSource, abort_import, publish_import
+from strandline.repository.commits.importing import ImportResult, abort_import, publish_import
+from strandline.repository.commits.listing import ImportSource
 from strandline.server.refusals import Busy, Refusal
 
 IMPORTS = b"imports"

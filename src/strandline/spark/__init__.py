@@ -5,6 +5,7 @@ from strandline.spark.changing import change_rows
 from strandline.spark.copying import copier
 from strandline.spark.format.source import register
 from strandline.spark.garbage import marker
+from strandline.spark.importing import import_workers
 from strandline.spark.read import collected, read_table
 from strandline.spark.session import configure
 from strandline.spark.write import write_table
@@ -15,6 +16,7 @@ __all__ = [
     "collected",
     "configure",
     "copier",
+    "import_workers",
     "marker",
     "read_table",
     "register",

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from threading import Event, Thread
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import pyspark
+from pyspark import StatusTracker
 from pyspark.sql import SparkSession
 
 from strandline import forks
 from strandline.engines import load
 from strandline.errors import UsageError
+from strandline.ids import new_id
 from strandline.lake import Lake
+from strandline.progress import Progress, no_progress
 from strandline.redaction import Secret
 from strandline.repository.refs.ref import Ref
 from strandline.repository.transactions.transaction import Transaction
@@ -26,6 +30,9 @@ EXTRAS = {"4.1": "4.1.1"}
 ICEBERG_RUNTIMES = {"4.0": "1.12.0", "4.1": "1.12.0"}
 """By version of Spark, the release of Iceberg's runtime."""
 ICEBERG_EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+GROUP = "spark.jobGroup.id"
+WATCH_EVERY_S = 0.5
+Result = TypeVar("Result")
 S3A = "org.apache.hadoop.fs.s3a.S3AFileSystem"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}", re.ASCII)
 COMMITTERS = {
@@ -242,6 +249,60 @@ def described(spark: SparkSession, text: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty(DESCRIPTION, before)  # type: ignore[arg-type] # None takes it away
+
+
+def watched(spark: SparkSession, action: Callable[[], Result], progress: Progress, what: str) -> Result:
+    """What an action returns, which runs jobs of Spark; meanwhile tells how many tasks of its stages have ended.
+
+    On Spark Connect the driver does not know, and only the beginning is told.
+    """
+    progress(what, 0, None)
+    if is_connect(spark) or progress is no_progress:
+        return action()
+    context, group = spark.sparkContext, f"strandline-{new_id()}"
+    ended = Event()
+    raised: list[BaseException] = []
+
+    def watch() -> None:
+        while not ended.wait(WATCH_EVERY_S):
+            try:
+                done, total = _tasks(context.statusTracker(), group)
+                if total:
+                    progress(what, done, total)
+            except BaseException as error:
+                raised.append(error)
+                context.cancelJobGroup(group)
+                return
+
+    before = context.getLocalProperty(GROUP)
+    context.setLocalProperty(GROUP, group)
+    watcher = Thread(target=watch, name="strandline-progress", daemon=True)
+    watcher.start()
+    try:
+        result = action()
+    except Exception:
+        if raised:
+            raise raised[0] from None
+        raise
+    finally:
+        context.setLocalProperty(GROUP, before)  # type: ignore[arg-type] # None takes it away
+        ended.set()
+        watcher.join()
+    if raised:
+        raise raised[0]
+    return result
+
+
+def _tasks(tracker: StatusTracker, group: str) -> tuple[int, int]:
+    """How many tasks of the jobs of a group have ended, and how many there are."""
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job)
+        for number in info.stageIds if info is not None else ():
+            stage = tracker.getStageInfo(number)
+            if stage is not None:
+                done, total = done + stage.numCompletedTasks, total + stage.numTasks
+    return done, total
 
 
 def reason_of(error: BaseException) -> str:

@@ -184,6 +184,33 @@ class BlobStoreTests:
             store.put(f"many/{i:04d}", b"")
         assert sorted(info.key for info in store.list("many/")) == [f"many/{i:04d}" for i in range(1_100)]
 
+    def test_stretches_of_a_list_have_each_key_once_and_in_order(self, store: BlobStore) -> None:
+        keys = sorted(
+            f"a/{name}" for name in ("b/c", "b/d", "b", "b c", "b.d/e", "é", "~", "z/1", "z/2", "z0", "\U0001f600")
+        )
+        keys = [key for key in keys if key != "a/b"]  # which would be a file and a folder
+        for key in (*keys, "A", "a.x", "b/c"):
+            store.put(key, key.encode())
+        for cuts in ([], ["a/b/c"], ["a/b", "a/b/", "a/z"], ["0", "a/b/cc", "a/z/1", "zz"], ["a/é", "a/\U0001f600"]):
+            edges = list(zip(["", *cuts], [*cuts, None], strict=True))
+            found = [[info.key for page in store.list_between("a/", *edge) for info in page] for edge in edges]
+            assert found == [[k for k in keys if k > after and (last is None or k <= last)] for after, last in edges]
+        (info,) = (one for page in store.list_between("", "a/b/c", "a/b/d") for one in page)
+        assert info == store.head("a/b/d")
+
+    def test_a_list_is_cut_where_it_has_keys(self, store: BlobStore) -> None:
+        for number in range(1_100):
+            store.put(f"p/{number % 7}/{number:04}", b"")
+        cuts = store.cuts("p/", 5)
+        assert 2 <= len(cuts) <= 12
+        assert cuts == sorted(set(cuts))
+        edges = zip(["", *cuts], [*cuts, None], strict=True)
+        sizes = [sum(len(page) for page in store.list_between("p/", *edge)) for edge in edges]
+        assert sum(sizes) == 1_100
+        assert max(sizes) < 800
+        assert store.cuts("q/", 5) == []
+        assert store.cuts("p/3/", 1) == []
+
     def test_a_blob_opens_as_a_seekable_file(self, store: BlobStore) -> None:
         store.put("k", b"0123456789")
         with store.open_read("k") as file:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Protocol
-from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.blob import BlobInfo, BlobNotFound, BlobStore, open_store
+from strandline.blob import BlobInfo, BlobNotFound, open_store
 from strandline.branch import transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
@@ -22,63 +19,19 @@ from strandline.branch.heads import NewHead, set_head
 from strandline.branch.rules.record import refuse_blocked
 from strandline.branch.rules.writers import check_writer_name
 from strandline.branch.transactions import Publication, Repeat, Who
-from strandline.core.namespace import MARKER
 from strandline.core.node import this_node, this_process
 from strandline.core.repository_core import RepositoryCore
-from strandline.errors import Fenced, InvalidName, NotFound, StrandlineError, UsageError, some_paths
-from strandline.ids import PATH_MAX_BYTES, check_path, check_prefix, prefix_end
+from strandline.errors import Fenced, StrandlineError, UsageError, some_paths
+from strandline.ids import prefix_end
 from strandline.progress import Progress
+from strandline.repository.commits.listing import ImportSource, NothingNew, no_object, references, refuse_namespaces
+from strandline.repository.commits.slices import SlicedImport, Workers
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
 from strandline.tree.rows import SCHEMA, Changes, column, concat, search
 from strandline.tree.store import Tree
 
 BATCH_ROWS = 50_000
-
-
-@dataclass(frozen=True, slots=True)
-class ImportSource:
-    """What is imported to where.
-
-    Attributes:
-        url: a local folder, or a URL such as s3://bucket/prefix; of an object, its whole URL.
-        destination: the folder on the branch; of an object, its whole path.
-        is_object: one object instead of everything below a prefix.
-    """
-
-    url: str
-    destination: str = ""
-    is_object: bool = False
-
-    @property
-    def below(self) -> str:
-        """The prefix that it fills; of an object, its path."""
-        is_folder = not self.destination or self.destination.endswith("/")
-        return self.destination if self.is_object or is_folder else self.destination + "/"
-
-    def check_destination(self) -> None:
-        """Raise `InvalidName` if the destination is not a path, or a prefix of paths."""
-        if self.is_object:
-            check_path(self.destination)
-        else:
-            check_prefix(self.below)
-
-    @property
-    def shown(self) -> str:
-        """The URL without options, which are nobody's business who reads an error."""
-        return self.url.partition("?")[0] if "://" in self.url else self.url
-
-    def split(self) -> tuple[str, str]:
-        """The root to open, and the prefix, or the key of the object, in it."""
-        if not self.is_object:
-            return split_source(self.url)
-        parts = urlsplit(self.url)
-        is_local = parts.scheme in ("", "file")
-        root, _, key = parts.path.rpartition("/") if is_local else ("", "", parts.path.strip("/"))
-        if not key:
-            raise UsageError(f"{self.url!r} names no object.", next="Give the whole URL, as s3://bucket/key.")
-        above = urlunsplit(parts._replace(path=f"{root}/" if root or parts.scheme else "."))
-        return split_source(above)[0], unquote(key) if parts.scheme == "file" else key
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +62,6 @@ class Fence(Protocol):
 
     def empty(self) -> None:
         """Called before the token is noted for an import that found nothing new."""
-
-
-class _NothingNew(Exception):
-    pass
 
 
 class Import:
@@ -157,12 +106,12 @@ class Import:
         """The commit of the import on a head.
 
         Raises:
-            _NothingNew: the head has all of it.
+            NothingNew: the head has all of it.
         """
         core, changes = self._core, self._changes(self._core.commits.tree(head.id))
         applied = apply(core.stores.trees, core.commits.tree(head.id), self._batches(changes))
         if not applied.changed:
-            raise _NothingNew
+            raise NothingNew
         return NewHead(self._draft.commit(applied.tree, (head,)), applied.tree)
 
     def _batches(self, changes: Changes) -> Iterator[Changes]:
@@ -197,14 +146,23 @@ def import_objects(
     progress: Progress,
     *,
     replaces: bool,
+    workers: Workers | None = None,
 ) -> ImportResult:
-    """Commit references to everything that the sources have, at one instant."""
-    made = Import(core, sources, draft, progress, replaces=replaces)
+    """Commit references to everything that the sources have, at one instant.
+
+    Args:
+        workers: list them in slices; None lists them here, in one go.
+    """
+    made: Import | SlicedImport
+    if workers is None:
+        made = Import(core, sources, draft, progress, replaces=replaces)
+    else:
+        made = SlicedImport(core, sources, draft, progress, workers, replaces=replaces)
     try:
         record = set_head(
             at, lambda now: refuse_blocked(now, "commit", at.name), "import", made.compute, made.in_the_way
         )
-    except _NothingNew:
+    except NothingNew:
         return ImportResult(made.objects, None)
     core.committed()
     return ImportResult(made.objects, record)
@@ -244,7 +202,7 @@ def publish_import(
         )
         try:
             commit: Commit | None = transactions.publish(at, publication)
-        except _NothingNew:
+        except NothingNew:
             fence.empty()
             transactions.publish(at, replace(publication, is_empty=True))
             commit = None
@@ -321,94 +279,5 @@ def _references(source: ImportSource, tell: Callable[[int], None]) -> pa.Table:
             found += page
             tell(len(found))
     if not found:
-        raise NotFound(f"{source.shown!r} has no object.", next="Check the folder or the URL.")
-    for info in found:
-        if info.key.endswith(MARKER):
-            raise _in_a_namespace(f"{store.url.partition('?')[0]}/{info.key}")
-    below = source.below
-    paths = [below] if source.is_object else [below + info.key[len(prefix) :] for info in found]
-    _refuse_bad_paths(paths)
-    order = sorted(range(len(paths)), key=paths.__getitem__)
-    infos: list[BlobInfo] = [found[i] for i in order]
-    base, mark, options = store.url.partition("?")  # endpoint and region belong to the address
-    base = base.rstrip("/") + "/"
-    addresses = [base + quote(info.key, safe="/=:@+,~()!'$&*;") + mark + options for info in infos]
-    return pa.Table.from_arrays(
-        [
-            pa.array([paths[i] for i in order], pa.string()),
-            pa.array(addresses, pa.string()),
-            pa.array([info.size for info in infos], pa.int64()),
-            pa.array([f"etag:{info.etag}" for info in infos], pa.string()),
-            pa.array([info.modified_at_us for info in infos], pa.int64()).cast(SCHEMA.field("modified_at").type),
-            *[pa.nulls(len(infos), pa.string())] * 3,
-        ],
-        schema=SCHEMA,
-    )
-
-
-def refuse_namespaces(store: BlobStore, prefix: str) -> None:
-    """Raise if a place lies in the storage namespace of a repository, of any lake: its own collector would delete
-    there, and know nothing of a reference by URL."""
-    folders = prefix.rstrip("/").split("/") if prefix else []
-    for depth in range(len(folders), -1, -1):
-        key = "/".join([*folders[:depth], MARKER])
-        with suppress(BlobNotFound):
-            store.head(key)
-            raise _in_a_namespace(f"{store.url.partition('?')[0]}/{key}")
-    above = store.local_path("x")
-    for folder in Path(os.path.realpath(above)).parents[1:] if above is not None else ():
-        if (folder / MARKER).is_file():
-            raise _in_a_namespace(str(folder / MARKER))
-
-
-def _in_a_namespace(marker: str) -> UsageError:
-    return UsageError(
-        f"What is to be imported belongs to a repository: {marker} marks its storage namespace, whose garbage is "
-        "collected.",
-        next="Within a repository use copy; from another one export first, and import the folder.",
-    )
-
-
-def _refuse_bad_paths(paths: list[str]) -> None:
-    """Refuse what could never be read or deleted again by its path."""
-    bad = [path for path in paths if not path.isprintable() and ("\0" in path or not _is_text(path))]
-    bad += [
-        path
-        for path in paths
-        if len(path) > PATH_MAX_BYTES // 4 and len(path.encode(errors="replace")) > PATH_MAX_BYTES
-    ]
-    if bad:
-        shown = [path.encode(errors="backslashreplace").decode() for path in bad]
-        raise InvalidName(
-            f"{len(bad)} objects have no valid path: {some_paths(shown)}.",
-            next=f"A path is 1 to {PATH_MAX_BYTES} bytes of UTF-8 without NUL; rename them, or import a part.",
-        )
-
-
-def _is_text(path: str) -> bool:
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def split_source(source: str) -> tuple[str, str]:
-    """The root to open and the prefix to list: a folder, or a prefix of a bucket taken as one, and everything in it."""
-    if "\0" in source:
-        raise NotFound(f"There is no folder {source!r}.", next="Give a folder, or a URL such as s3://bucket/prefix.")
-    if "://" not in source:
-        try:
-            folder = Path(source).resolve()
-        except (RuntimeError, OSError) as error:  # which of the two depends on the version of Python
-            raise NotFound(f"{source!r} is a link that leads to itself.", next="Give a folder.") from error
-        if not folder.is_dir():
-            raise NotFound(
-                f"There is no folder {source!r}.", next="Give a folder, or a URL such as s3://bucket/prefix."
-            )
-        return str(folder), ""
-    parts = urlsplit(source)
-    if parts.scheme == "file":
-        return source, ""
-    folder_prefix = parts.path.strip("/")
-    return urlunsplit(parts._replace(path="/")), folder_prefix + "/" if folder_prefix else ""
+        raise no_object(source)
+    return references(store, prefix, source.below, found)

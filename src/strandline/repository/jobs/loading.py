@@ -20,7 +20,7 @@ from strandline.errors import (
 from strandline.ids import check_path
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
-from strandline.repository.commits.importing import split_source
+from strandline.repository.commits.listing import split_source
 from strandline.repository.jobs.copying import CopyTask
 from strandline.repository.jobs.range_job import RangeJob, RangeResult, digest, objects_of, tasks_of
 from strandline.repository.locks.locks import Ranges

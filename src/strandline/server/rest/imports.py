@@ -11,7 +11,7 @@ from msgspec import Meta
 from strandline.branch.rules.writers import refuse_publisher
 from strandline.ids import CommitId
 from strandline.repository.commits.drafts import make_draft
-from strandline.repository.commits.importing import ImportSource
+from strandline.repository.commits.listing import ImportSource
 from strandline.server.imports import WRITER
 from strandline.server.messages import Response
 from strandline.server.namespaces import in_reach

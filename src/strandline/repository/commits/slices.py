@@ -1,0 +1,312 @@
+"""A large import in slices: each is listed and cut into ranges by itself, wherever, and the driver puts them together.
+
+A slice is a stretch of keys. Its worker lays what it lists over the rows that the branch has there. From the first
+natural end on it cuts ranges, which are then those of the whole tree; the rows before it, and those behind the last
+end, it hands back in scratch files. So no more than a range's rows are in memory at once, and only descriptions of
+ranges pass through the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from strandline.blob import BlobInfo, BlobStore, open_store
+from strandline.branch.commits import Commit, Draft
+from strandline.branch.heads import NewHead
+from strandline.core.repository_core import RepositoryCore
+from strandline.errors import Contention, UsageError
+from strandline.ids import prefix_end
+from strandline.progress import Progress
+from strandline.repository.commits.listing import (
+    ImportSource,
+    NothingNew,
+    below_one,
+    no_object,
+    references,
+    refuse_namespaces,
+)
+from strandline.tree.apply import overlay_rows
+from strandline.tree.chunking import Chunker, natural_ends
+from strandline.tree.diff import Difference, diff
+from strandline.tree.merge import merge
+from strandline.tree.node_file import Part
+from strandline.tree.range_file import RangeInfo
+from strandline.tree.rows import BoolArray, Changes, column, concat, empty_rows, search
+from strandline.tree.splice import Stretch, splice
+from strandline.tree.store import Tree, TreeRef, TreeStore
+
+CACHE_MAX_BYTES = 32 << 20
+ATTEMPTS = 5
+"""How often an import is laid over a head whose rows below its destination others have changed meanwhile."""
+
+
+class Slice(msgspec.Struct, frozen=True):
+    """What one worker does: a stretch of the keys of a source, over the rows of a tree.
+
+    Attributes:
+        root, prefix: the store, and the prefix in it.
+        below: the prefix of the paths.
+        after, last: `after < key <= last`; "" and None at the ends of the source.
+        namespace: URL of the repository's store.
+        tree: what the branch holds.
+        replaces: whether paths of the tree that the source does not have go.
+        has_levels: whether large trees of the repository have nodes.
+    """
+
+    root: str
+    prefix: str
+    below: str
+    after: str
+    last: str | None
+    namespace: str
+    tree: TreeRef
+    replaces: bool
+    has_levels: bool
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """What a worker found, and made.
+
+    Attributes:
+        ranges: in order; all but the outer ones of `open` are closed, and begin where a range begins.
+        open: the places in `ranges` of scratch: rows whose ranges are not known yet.
+        objects: how many keys were listed.
+    """
+
+    ranges: list[RangeInfo]
+    open: list[int]
+    objects: int
+
+
+class Workers(Protocol):
+    """Cuts slices: in this process, or on Spark."""
+
+    @property
+    def wanted(self) -> int:
+        """How many slices there should be, about."""
+
+    def run(self, slices: Sequence[Slice], progress: Progress) -> Iterator[Cut]:
+        """What became of the slices, in their order."""
+
+
+class WorkersHere:
+    """One slice after the other in this process."""
+
+    wanted = 4
+
+    def run(self, slices: Sequence[Slice], progress: Progress) -> Iterator[Cut]:
+        for done, one in enumerate(slices):
+            progress("listing in slices", done, len(slices))
+            yield cut(one)
+
+
+# --- a worker ---------------------------------------------------------------------------------------------------------
+
+
+def cut(slice: Slice) -> Cut:
+    """List a slice, lay it over the tree, and cut ranges.
+
+    Raises:
+        UsageError: it lies in the storage namespace of a repository.
+        InvalidName: a key is no path.
+    """
+    trees = TreeStore(open_store(slice.namespace), CACHE_MAX_BYTES, has_levels=slice.has_levels)
+    source = open_store(slice.root)
+    tree = trees.tree(slice.tree)
+    start, end = _paths_of(slice)
+    held = list(trees.ranges(tree, start))
+    known: dict[str, Part] = {info.id: info for info in held if end is None or info.min_path < end}
+    found = _Listed(slice, source)
+    made: list[RangeInfo] = []
+    scratch: list[int] = []
+    head: list[pa.Table] = []
+    chunker = Chunker()
+    began = False
+    for rows, ends in _laid_over(found, trees.scan(tree, start, end), replaces=slice.replaces):
+        after_head = rows, ends
+        if not began:
+            at = np.flatnonzero(ends)
+            if not len(at):
+                head.append(rows)
+                continue
+            began, first = True, int(at[0]) + 1
+            head.append(rows.slice(0, first))
+            scratch.append(len(made))
+            made.append(trees.write_range(concat(head), known))
+            after_head = rows.slice(first), ends[first:]
+        made += [trees.write_range(chunk, known) for chunk in chunker.feed(*after_head)]
+    for rows in chunker.finish() if began else ([concat(head)] if head else []):
+        scratch.append(len(made))
+        made.append(trees.write_range(rows, known))
+    return Cut(made, scratch, found.objects)
+
+
+def _paths_of(slice: Slice) -> Stretch:
+    """The paths that a slice is about, from the first on, before the second."""
+    start = slice.below if not slice.after else _path(slice, slice.after) + "\0"
+    end = prefix_end(slice.below) if slice.last is None else _path(slice, slice.last) + "\0"
+    return start, end
+
+
+def _path(slice: Slice, key: str) -> str:
+    return slice.below + key[len(slice.prefix) :]
+
+
+class _Listed:
+    """The rows of a listing, taken path by path."""
+
+    def __init__(self, slice: Slice, store: BlobStore) -> None:
+        self.objects = 0
+        self._slice, self._store = slice, store
+        self._pages = store.list_between(slice.prefix, slice.after, slice.last)
+        self._rows = empty_rows()
+
+    def up_to(self, path: str) -> pa.Table:
+        """The next rows whose path is not greater, at most a page of them; none if there are no more."""
+        if not self._rows.num_rows:
+            self._rows = self._next_page()
+        at = pc.search_sorted(column(self._rows, "path"), path, side="right").as_py()
+        taken, self._rows = self._rows.slice(0, at), self._rows.slice(at)
+        return taken
+
+    def rest(self) -> Iterator[pa.Table]:
+        """All rows that are left, page by page."""
+        if self._rows.num_rows:
+            yield self._rows
+        while (rows := self._next_page()).num_rows:
+            yield rows
+
+    def _next_page(self) -> pa.Table:
+        found: list[BlobInfo] = next(self._pages, [])
+        self.objects += len(found)
+        return references(self._store, self._slice.prefix, self._slice.below, found) if found else empty_rows()
+
+
+def _laid_over(found: _Listed, held: Iterable[pa.Table], *, replaces: bool) -> Iterator[tuple[pa.Table, BoolArray]]:
+    """The rows of the branch with a listing over them, and their natural ends."""
+    for whole in held:
+        base = whole
+        while base.num_rows:
+            paths = column(base, "path")
+            rows = found.up_to(paths[len(paths) - 1].as_py())
+            reach = len(paths)
+            if rows.num_rows:
+                reach = pc.search_sorted(paths, column(rows, "path")[rows.num_rows - 1].as_py(), side="right").as_py()
+            under = base.slice(0, reach)
+            base = base.slice(reach)
+            if replaces:
+                under = under.filter(pa.array(search(column(rows, "path"), column(under, "path"))[1]))
+            changes = Changes(rows, np.zeros(rows.num_rows, np.bool_))
+            laid, ends, _ = overlay_rows(under, natural_ends(column(under, "path")), changes)
+            if laid.num_rows:
+                yield laid, ends
+    for rows in found.rest():
+        yield rows, natural_ends(column(rows, "path"))
+
+
+# --- the driver -------------------------------------------------------------------------------------------------------
+
+
+class SlicedImport:
+    """Sources, listed by workers over the tree of a head, and put on whatever the head is by then."""
+
+    def __init__(
+        self,
+        core: RepositoryCore,
+        sources: Sequence[ImportSource],
+        draft: Draft,
+        progress: Progress,
+        workers: Workers,
+        *,
+        replaces: bool,
+    ) -> None:
+        self._core, self._sources, self._draft, self._progress = core, sources, draft, progress
+        self._workers, self._replaces = workers, replaces
+        self._made: tuple[Tree, Tree] | None = None
+        self.objects = 0
+        for source in sources:
+            source.check_destination()
+            if source.is_object:
+                raise UsageError(
+                    f"{source.shown!r} is a single object, which is not imported in slices.", next="Leave spark out."
+                )
+        prefixes = [source.below for source in sources]
+        if (inner := below_one(prefixes)) is not None:
+            raise UsageError(f"One destination lies below another: {inner!r}.", next="Import them one after the other.")
+        self._prefixes = tuple(prefixes)
+
+    def in_the_way(self, staged: Difference) -> list[str]:
+        """Staged changes at the destinations."""
+        paths: list[str] = staged.paths.to_pylist()
+        return [path for path in paths if path.startswith(self._prefixes)]
+
+    def compute(self, head: Commit) -> NewHead:
+        """The commit of the import on a head.
+
+        What was listed is laid over the rows of one tree. On a later head it is taken as it is if others have changed
+        nothing at the destinations, and laid over that head anew otherwise.
+
+        Raises:
+            NothingNew: the head has all of it.
+            Contention: others kept changing what lies at the destinations.
+        """
+        trees, now = self._core.stores.trees, self._core.commits.tree(head.id)
+        for _ in range(ATTEMPTS):
+            if self._made is None:
+                self._made = now, self._imported(now)
+            base, imported = self._made
+            if base.id == now.id:
+                return self._on(head, imported, now)
+            if not any(next(diff(trees, base, now, one, prefix_end(one)), None) for one in self._prefixes):
+                merged = merge(trees, base, imported, now, {"": "source-wins"})
+                return self._on(head, merged.tree, now)
+            self._made = None
+        raise Contention(
+            "Others kept changing what lies where the objects are imported to.",
+            safe="Nothing of the import is visible.",
+            next="Import again when they are done.",
+        )
+
+    def _on(self, head: Commit, tree: Tree, now: Tree) -> NewHead:
+        if self._core.stores.trees.are_same(tree, now):
+            raise NothingNew
+        return NewHead(self._draft.commit(tree, (head,)), tree)
+
+    def _imported(self, tree: Tree) -> Tree:
+        trees = self._core.stores.trees
+        self.objects = 0
+        for source in self._sources:
+            slices = self._slices(source, tree)
+            counted: list[int] = []
+            tree = splice(trees, tree, source.below, prefix_end(source.below), self._parts(slices, counted))
+            if not sum(counted):
+                raise no_object(source)
+            self.objects += sum(counted)
+        return tree
+
+    def _slices(self, source: ImportSource, tree: Tree) -> list[Slice]:
+        root, prefix = source.split()
+        store = open_store(root)
+        refuse_namespaces(store, prefix)
+        self._progress("looking for places to cut", 0, None)
+        cuts = store.cuts(prefix, self._workers.wanted)
+        trees = self._core.stores.trees
+        namespace = self._core.resolver.namespace.url
+        edges: list[tuple[str, str | None]] = list(zip(["", *cuts], [*cuts, None], strict=True))
+        return [
+            Slice(root, prefix, source.below, after, last, namespace, tree.ref, self._replaces, trees.has_levels)
+            for after, last in edges
+        ]
+
+    def _parts(self, slices: Sequence[Slice], counted: list[int]) -> Iterator[Any]:
+        trees = self._core.stores.trees
+        for made in self._workers.run(slices, self._progress):
+            counted.append(made.objects)
+            for at, info in enumerate(made.ranges):
+                yield trees.rows(info) if at in made.open else info
