@@ -40,6 +40,7 @@ NAMES = (
     "iceberg_mark",
     "iceberg_sql",
     "spark_metadata",
+    "spark_import",
     "spark_source",
     "locks",
     "shards",
