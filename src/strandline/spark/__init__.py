@@ -8,6 +8,7 @@ from strandline.spark.garbage import marker
 from strandline.spark.importing import import_workers
 from strandline.spark.read import collected, read_table
 from strandline.spark.session import configure
+from strandline.spark.verifying import verify
 from strandline.spark.write import write_table
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "read_table",
     "register",
     "rows_of",
+    "verify",
     "write_table",
 ]

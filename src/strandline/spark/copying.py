@@ -12,6 +12,7 @@ from strandline.blob import BlobStore, open_store
 from strandline.errors import StorageError, StrandlineError
 from strandline.repository.jobs.copying import Copied, Copier, CopyTask, copy_one
 from strandline.spark.session import described, reason_of
+from strandline.spark.versions import refuse_other_versions
 
 SCHEMA = "path STRING, size LONG, checksum STRING, error STRING"
 
@@ -22,6 +23,7 @@ def copier(spark: SparkSession) -> Copier:
     def copy(target: BlobStore, tasks: Sequence[CopyTask]) -> Iterator[Copied]:
         if not tasks:
             return iter(())
+        refuse_other_versions(spark)
         fields = CopyTask.__struct_fields__
         columns = {name: pa.array([getattr(task, name) for task in tasks], _type(name)) for name in fields}
         rows = spark.createDataFrame(pa.table(columns)).repartition(min(len(tasks), _parallelism(spark)))

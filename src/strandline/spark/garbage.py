@@ -17,6 +17,7 @@ from strandline.repository.upkeep.files import Files
 from strandline.repository.upkeep.garbage import Marker, MarkerHere
 from strandline.spark.read import LISTING_PARALLELISM, LISTING_TASKS
 from strandline.spark.session import described, held_settings, reason_of
+from strandline.spark.versions import refuse_other_versions
 from strandline.tree.range_file import RangeInfo
 
 RANGES_PER_READ = 5_000
@@ -49,6 +50,8 @@ class _OnSpark:
         if blobs.own is not blobs:  # a lake without its bytes reads them from another one's as well
             MarkerHere().iceberg(core, files, metadata, progress)
             return
+        if metadata:
+            refuse_other_versions(self._spark)
         pending: dict[str, dict[str, Named]] = {kind: {} for kind in WALKED}
         pending["metadata"] = {key: Named("metadata", key, key) for key in metadata}
         with described(self._spark, f"strandline: mark what Iceberg tables of {core.name} refer to"):

@@ -12,11 +12,11 @@ from strandline import errors
 from strandline.errors import StorageError, StrandlineError, UsageError
 from strandline.progress import Progress
 from strandline.repository.commits.slices import Cut, Slice, Workers, cut
-from strandline.spark.session import described, reason_of, watched
+from strandline.spark.session import described, parallelism, reason_of, watched
+from strandline.spark.versions import refuse_other_versions
 
 SLICES_PER_CORE = 4
 """Nobody knows how much lies in a slice; with several of them for each core none waits long for the largest one."""
-PARALLELISM = "spark.sql.shuffle.partitions"
 
 
 def import_workers(spark: SparkSession) -> Workers:
@@ -36,11 +36,10 @@ class _OnSpark:
 
     @property
     def wanted(self) -> int:
-        context = getattr(self._spark, "_sc", None)  # none on Spark Connect, whose server knows its cores
-        cores = int(self._spark.conf.get(PARALLELISM, "200") or 200) if context is None else context.defaultParallelism
-        return SLICES_PER_CORE * cores
+        return SLICES_PER_CORE * parallelism(self._spark)
 
     def run(self, slices: Sequence[Slice], progress: Progress) -> Iterator[Cut]:
+        refuse_other_versions(self._spark)
         rows = pa.table({"at": range(len(slices)), "slice": [msgspec.msgpack.encode(one) for one in slices]})
         frame = self._spark.createDataFrame(rows).repartitionByRange(len(slices), "at")
         try:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
 import pyspark
-from pyspark import StatusTracker
+from pyspark import SparkContext, StatusTracker
 from pyspark.sql import SparkSession
 
 from strandline import forks
@@ -44,6 +45,15 @@ COMMITTERS = {
     "spark.sql.sources.commitProtocolClass": "org.apache.spark.internal.io.cloud.PathOutputCommitProtocol",
     "spark.sql.parquet.output.committer.class": ("org.apache.spark.internal.io.cloud.BindingParquetOutputCommitter"),
 }
+CLASSES = {
+    "hadoop-aws": S3A,
+    "spark-hadoop-cloud": COMMITTERS["spark.sql.parquet.output.committer.class"],
+    "spark-avro": "org.apache.spark.sql.avro.AvroFileFormat",
+    "iceberg-spark-runtime": "org.apache.iceberg.spark.SparkCatalog",
+}
+"""By how the name of a package begins, a class in it."""
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""A variable that spark-submit gives to the programs that it runs, after it has started Spark."""
 
 
 def configure(
@@ -67,7 +77,8 @@ def configure(
             their places, such as `nyc/main`. This process serves them on loopback until the lake is closed.
 
     Raises:
-        UsageError: catalogs are wanted of a lake that is not open here, or of a version of Spark without Iceberg.
+        UsageError: catalogs are wanted of a lake that is not open here, or of a version of Spark without Iceberg; or
+            spark-submit has started Spark without the packages.
     """
     settings: dict[str, str] = {"spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS"}
     url = lake._settings.blob if isinstance(lake, Lake) else lake or ""
@@ -82,12 +93,45 @@ def configure(
         )
         wanted.append(iceberg_package())
     if packages and wanted:
+        if SUBMITTED in os.environ:
+            _refuse_late_packages(wanted)
         settings["spark.jars.packages"] = ",".join(wanted)
     if is_s3:
         settings |= store_settings(url)
     for name, value in settings.items():
         builder.config(name, value)
     return builder
+
+
+def _refuse_late_packages(wanted: Sequence[str]) -> None:
+    """Refuse packages that the Spark of `spark-submit`, which runs already, was not given.
+
+    Raises:
+        UsageError: it was not.
+    """
+    SparkContext._ensure_initialized()
+    loader = SparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader()  # type: ignore[union-attr]
+
+    def is_there(name: str) -> bool:
+        try:
+            loader.loadClass(name)
+        except Exception:  # Spark's bridge has one kind for all of Java's
+            return False
+        return True
+
+    missing = [package for package in wanted if not is_there(_class_in(package))]
+    if missing:
+        raise UsageError(
+            "spark-submit has started Spark already, and packages that a program asks for come too late.",
+            next=f"Run spark-submit --packages {','.join(wanted)} …; or pass packages=False where they are on Spark's "
+            "class path.",
+        )
+
+
+def _class_in(package: str) -> str:
+    """A class that tells whether a package is there."""
+    artifact = package.split(":")[1]
+    return next(name for begins, name in CLASSES.items() if artifact.startswith(begins))
 
 
 def iceberg_settings(catalogs: Mapping[str, str], uri: str, token: Secret) -> dict[str, str]:
@@ -172,8 +216,12 @@ def s3_packages() -> list[str]:
 
 def _hadoop_version() -> str:
     spec = find_spec("pyspark")
-    jars = Path(spec.origin).parent / "jars" if spec is not None and spec.origin else Path()
-    for jar in jars.glob("hadoop-client-api-*.jar"):
+    # spark-submit loads the Python files of a distribution from an archive, and says where its jars are
+    homes = [
+        os.environ.get("SPARK_HOME", ""),
+        str(Path(spec.origin).parent) if spec is not None and spec.origin else "",
+    ]
+    for jar in (jar for home in homes if home for jar in Path(home, "jars").glob("hadoop-client-api-*.jar")):
         return jar.stem.removeprefix("hadoop-client-api-")
     raise UsageError(
         "This PySpark has no Hadoop client, so its version is not known.",

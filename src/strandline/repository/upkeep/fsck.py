@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from blake3 import blake3
 
-from strandline.blob import BlobNotFound, BlobStore
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import CommitLog
 from strandline.branch.reflog import read_moves
@@ -26,10 +24,11 @@ from strandline.core.iceberg_files import Reach
 from strandline.core.promises import expired
 from strandline.core.repository_core import RepositoryCore
 from strandline.envelope import decode
-from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing, StoreUnavailable, UsageError
+from strandline.errors import BranchGone, Contention, FormatError, NotFound, ObjectMissing
 from strandline.ids import CommitId
 from strandline.parallel import in_parallel
 from strandline.progress import Progress, no_progress
+from strandline.repository.upkeep.content import changed_elsewhere, other_bytes
 from strandline.repository.upkeep.files import Files
 from strandline.tree.files import TreeFiles
 from strandline.tree.range_file import RangeInfo
@@ -310,21 +309,8 @@ class _Fsck:
                 self._read.add(address)
                 wanted.append((path, address, size, checksum))
 
-        def look(item: tuple[str, str, int, str]) -> str | None:
-            path, address, size, checksum = item
-            try:
-                blobs, key = self._core.resolver.resolve(address)
-                found = blobs.head(key)
-            except BlobNotFound:
-                return f"The bytes of {path!r} are gone: there is nothing at {address!r}, where it was imported from."
-            except (StoreUnavailable, UsageError) as error:
-                return f"{path!r} at {address!r} cannot be looked at: {error.what}"
-            tag = f"etag:{found.etag}"
-            if found.size != size or (checksum.startswith("etag:") and tag != checksum):
-                return f"{path!r} was changed at {address!r} since it was imported."
-            return None
-
-        for problem in in_parallel(look, wanted):
+        resolver = self._core.resolver
+        for problem in in_parallel(lambda one: changed_elsewhere(resolver, *one), wanted):
             if problem is not None:
                 self._audit.add(problem, is_metadata=False)
 
@@ -345,22 +331,7 @@ class _Fsck:
                 continue
             wanted.append((path, address, checksum))
 
-        def compare(item: tuple[str, str, str]) -> str | None:
-            path, address, checksum = item
-            if not checksum.startswith("blake3:"):
-                return _bad_pages(blobs, path, address)
-            digest = blake3()
-            try:
-                with blobs.open_read(address) as source:
-                    while chunk := source.read(CHUNK_BYTES):
-                        digest.update(chunk)
-            except (BlobNotFound, StoreUnavailable) as error:
-                return f"The bytes of {path!r} in {address!r} cannot be read: {error}"
-            if checksum == f"blake3:{digest.hexdigest()}":
-                return None
-            return f"{path!r} holds other bytes than were written, in {address!r}."
-
-        for problem in in_parallel(compare, wanted):
+        for problem in in_parallel(lambda one: other_bytes(blobs, *one), wanted):
             if problem is not None:
                 self._audit.add(problem, is_metadata=False)
 
@@ -371,18 +342,3 @@ class _Fsck:
         self._audit.orphans = int(orphan.sum())
         self._audit.orphan_bytes = int(files.sizes[orphan].sum())
         self._audit.young_orphans = int((now_us - files.times[orphan] < YOUNG_S * 1_000_000).sum())
-
-
-def _bad_pages(blobs: BlobStore, path: str, address: str) -> str | None:
-    """What is wrong with a file of Parquet, whose writers put a checksum beside each page."""
-    import pyarrow.parquet as pq  # noqa: PLC0415 - slow to load, and only needed here
-
-    try:
-        with blobs.open_read(address) as source:
-            for _ in pq.ParquetFile(source, page_checksum_verification=True).iter_batches():
-                pass
-    except (BlobNotFound, StoreUnavailable) as error:
-        return f"The bytes of {path!r} in {address!r} cannot be read: {error}"
-    except (pa.ArrowException, OSError) as error:
-        return f"{path!r} is damaged, in {address!r}: {str(error).partition(chr(10))[0].rstrip('.')}."
-    return None
