@@ -7,6 +7,7 @@ from strandline.spark.format.source import register
 from strandline.spark.garbage import marker
 from strandline.spark.importing import import_workers
 from strandline.spark.read import collected, read_table
+from strandline.spark.rewriting import rewriters
 from strandline.spark.session import configure
 from strandline.spark.verifying import verify
 from strandline.spark.write import write_table
@@ -21,6 +22,7 @@ __all__ = [
     "marker",
     "read_table",
     "register",
+    "rewriters",
     "rows_of",
     "verify",
     "write_table",

@@ -27,8 +27,9 @@ class TableChange(msgspec.Struct, frozen=True):
         added_rows, removed_rows: None if the statistics of a file do not tell.
         added_bytes, removed_bytes: of those files.
         schema_changed: whether the table record changed, or came, or went.
-        operation: "create", "append", "overwrite", "overwrite_partitions", "overwrite where …", "merge" of branches,
-            "schema", "drop", "change" for all else; several, with commas, if several writes became one commit.
+        operation: "create", "append", "overwrite", "overwrite_partitions", "overwrite where …", "rewrite" of files,
+            "merge" of branches, "schema", "drop", "change" for all else; several, with commas, if several writes became
+            one commit.
         inserted_rows, deleted_rows: that really came and went: rows of files that an "overwrite where" wrote again
             unchanged count as neither. None if nobody counted, as for several such writes in one commit.
     """
@@ -91,6 +92,8 @@ class TableHistory(Results[TableChange]):
 # --- marks of overwrites ----------------------------------------------------------------------------------------------
 
 KEY = "strandline.overwrite"
+REWRITE = "rewrite"
+"""The mode of a write of rows that the table has already, into other files."""
 WHERE_MAX_CHARS = 200
 DIGEST_CHARS = 20
 
@@ -100,7 +103,7 @@ class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         write: the name of its physical folder.
-        mode: "overwrite" or "overwrite_partitions".
+        mode: "overwrite", "overwrite_partitions" or "rewrite".
         where: the condition of the rows that it replaced, cut to 200 characters; "" for all.
         new_rows: rows that the caller brought; None if nobody counted.
         replaced: `digest_of` the files that it took away; "" if it replaced all.
@@ -188,7 +191,7 @@ def operation_of(
 
 def really_changed(marks: Sequence[Mark], added: Files, removed: Files) -> tuple[int | None, int | None]:
     """How many rows came and went, without those that were only written again."""
-    if not removed.count or not any(mark.where or not mark.write for mark in marks):
+    if not removed.count or not any(mark.where or mark.mode == REWRITE or not mark.write for mark in marks):
         return added.rows, removed.rows
     mark = marks[0]
     is_alone = all(other.write == mark.write for other in marks) and added.writes <= {mark.write}

@@ -37,6 +37,20 @@ class RowsChanged(msgspec.Struct, frozen=True, kw_only=True):
     files: int = 0
 
 
+class FilesRewritten(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rewriting of a table's files did; all zero if there was nothing to do.
+
+    Attributes:
+        before, after: how many files went, and how many came with their rows.
+        bytes_before, bytes_after: of those files.
+    """
+
+    before: int = 0
+    after: int = 0
+    bytes_before: int = 0
+    bytes_after: int = 0
+
+
 class TableConverted(msgspec.Struct, frozen=True):
     """A table that was made of the files of another one.
 

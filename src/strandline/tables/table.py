@@ -30,7 +30,7 @@ from strandline.tables.history import (
     write_of,
 )
 from strandline.tables.layout import folder_of
-from strandline.tables.outcomes import RowsChanged, TableConverted, WriteResult
+from strandline.tables.outcomes import FilesRewritten, RowsChanged, TableConverted, WriteResult
 from strandline.tables.place import TableRef
 from strandline.tables.record import (
     RECORD_NAME,
@@ -413,6 +413,42 @@ class Table:
             return self._write(data, wanted)
         with self.ref._for_writing()._published(writer, message) as transaction:
             return Table(transaction, self.path)._write(data, wanted)
+
+    @logged("rewrite files")
+    def rewrite_files(
+        self,
+        *,
+        target_file_bytes: int = 128 << 20,
+        where: str | None = None,
+        sort_by: Sequence[str] | str = (),
+        z_order_by: Sequence[str] | str = (),
+        spark: SparkSession | None = None,
+        message: str | None = None,
+        writer: str | None = None,
+    ) -> FilesRewritten:
+        """Write small files together, or rows in another order, in a commit of its own; see `delete` for commits.
+
+        No row comes or goes, and files that others add meanwhile stay. If others replace or delete a file that is
+        written anew, this call fails, and nothing is changed.
+
+        Args:
+            target_file_bytes: how big files become, about. Files with three quarters of it stay as they are, unless
+                rows get an order.
+            where: SQL; only files that may have rows that fulfil it are written anew, whole.
+            sort_by: columns by which rows are sorted, within about eight files of a partition.
+            z_order_by: columns along whose Z-order curve rows are sorted, so that conditions on any of them skip files.
+            spark: a session whose executors write; by default this process does.
+
+        Raises:
+            UsageError: the table is not in Parquet, or has no such column, or the column has no order.
+            Conflict: others changed the same files meanwhile.
+        """
+        rewriting = import_module("strandline.tables.rewriting")
+        how = rewriting.Rewriting(target_file_bytes, _texts(sort_by) or (), _texts(z_order_by) or ())
+        changes = import_module("strandline.tables.changing")
+        with changes.changing(self, f"rewrite files of {self.path}", message, writer) as table:
+            found: FilesRewritten = rewriting.rewrite(table, how, where, spark)
+        return found
 
     @logged("delete rows")
     def delete(self, where: Where | Column, *, message: str | None = None, writer: str | None = None) -> RowsChanged:

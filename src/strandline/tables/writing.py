@@ -26,7 +26,7 @@ from strandline.results.rows import ObjectInfo, as_info
 from strandline.tables.columns import Kind
 from strandline.tables.condition import Condition, must_match
 from strandline.tables.given import is_spark_column
-from strandline.tables.history import WHERE_MAX_CHARS, Mark, digest_of, encode_mark
+from strandline.tables.history import REWRITE, WHERE_MAX_CHARS, Mark, digest_of, encode_mark
 from strandline.tables.keys import among, told
 from strandline.tables.layout import (
     OVERWRITE_NAME,
@@ -139,21 +139,27 @@ class Source(Protocol):
         """What is known of the files of a format without footers, by physical address; of some perhaps nothing."""
 
 
-def write_rows(table: Table, rows: Source, options: WriteOptions) -> WriteResult:
-    """Let an engine write files, and stage them with all that the options say; see `Table.write`."""
+def write_rows(table: Table, rows: Source, options: WriteOptions, rewritten: Sequence[TableFile] = ()) -> WriteResult:
+    """Let an engine write files, and stage them with all that the options say; see `Table.write`.
+
+    Args:
+        rewritten: files that go, whose rows are those that are written. Nothing else of the table is touched.
+    """
     branch = table.ref._for_writing()
     if branch.is_repeat:
         return WriteResult(files=0, bytes=0, rows=0, changes=0, engine_seconds=0.0, strandline_seconds=0.0)
     with branch.writing():
-        return _write(table, branch, rows, options)
+        return _write(table, branch, rows, options, rewritten)
 
 
-def _write(table: Table, branch: WritableTableRef, rows: Source, options: WriteOptions) -> WriteResult:
+def _write(
+    table: Table, branch: WritableTableRef, rows: Source, options: WriteOptions, rewritten: Sequence[TableFile]
+) -> WriteResult:
     started = time.monotonic()
     most = options.target_file_bytes
     held_info, held, record = planned(table, branch, rows.fields, options)
     rows = rows.fitted(record)
-    replaced = _whole(options.mode, record)
+    replaced = _those(table, rewritten) if rewritten else _whole(options.mode, record)
     if options.where is not None:
         rows, replaced = _replace_where(table, rows, options, held, record)
     core = branch._core
@@ -180,14 +186,14 @@ def _write(table: Table, branch: WritableTableRef, rows: Source, options: WriteO
     files = [file for file in files if _rows(file, statistics) != 0]
     if replaced is not None and replaced.where and not replaced.taken and rows_written == 0:
         files, replaced = [], None  # nothing is replaced by nothing, and nobody needs to hear of it
-    entries = [(file.info.path, _entry(file, statistics)) for file in files]
+    entries = [(file.info.path, _entry(file, statistics, rewritten=bool(rewritten))) for file in files]
     if held != record:
         entry = upload(core, branch._new_key(RECORD_NAME), RECORD_NAME, encode_record(record), "application/json", None)
         entries.append((table.record_path, entry))
     folders = {partition_folders(file.relative) for file in files}
     partitions = {partition_key(file.relative, record) for file in files}
     if replaced is not None:
-        said = _mark(written.prefix, options, replaced, rows)
+        said = _mark(written.prefix, REWRITE if rewritten else options.mode, replaced, rows)
         body = json.dumps({"write": said.write}).encode()
         key = branch._new_key(OVERWRITE_NAME)
         marker = upload(core, key, OVERWRITE_NAME, body, "application/json", encode_mark(said))
@@ -252,13 +258,14 @@ def set_schema_default(table: Table, wanted: str) -> None:
         branch.stage_atomically([(table.record_path, entry)], expect={table.record_path: info.checksum})
 
 
-def _mark(prefix: str, options: WriteOptions, replaced: _Replaced, rows: Source) -> Mark:
+def _mark(prefix: str, mode: str, replaced: _Replaced, rows: Source) -> Mark:
     """What the write says of itself, for the history of the table."""
+    own_rows = rows.own_rows() if replaced.where else None
     return Mark(
         write=prefix.rpartition("=")[2],
-        mode=options.mode,
+        mode=mode,
         where=replaced.where[:WHERE_MAX_CHARS],
-        new_rows=rows.own_rows() if replaced.where else None,
+        new_rows=0 if mode == REWRITE else own_rows,
         replaced=replaced.digest,
     )
 
@@ -311,6 +318,19 @@ def _whole(mode: WriteMode, record: TableRecord) -> _Replaced | None:
     if mode == "overwrite":
         return _Replaced(frozenset({()}), lambda relative, entry, written: False)
     return _Replaced(frozenset(), lambda relative, entry, written: partition_key(relative, record) not in written)
+
+
+def _those(table: Table, files: Sequence[TableFile]) -> _Replaced:
+    """Some files, if they are still what they were; whatever else comes to the table stays."""
+    gone = {file.relative: file.info.physical_address for file in files}
+
+    def is_kept(relative: str, entry: Entry, _: set[PartitionKey]) -> bool:
+        if relative in gone and entry.physical_address != gone[relative]:
+            raise _changed(table, relative)
+        return relative not in gone
+
+    folders = frozenset(partition_folders(relative) for relative in gone)
+    return _Replaced(folders, is_kept, taken=gone, digest=digest_of(gone.values()))
 
 
 def _replace_where(
@@ -456,8 +476,8 @@ def _rows(file: TableFile, statistics: dict[str, Statistics]) -> int | None:
     return None if known is None else known.rows
 
 
-def _entry(file: TableFile, statistics: dict[str, Statistics]) -> Entry:
+def _entry(file: TableFile, statistics: dict[str, Statistics], *, rewritten: bool) -> Entry:
     info = file.info
     known = statistics.get(info.physical_address)
-    metadata = None if known is None else encode_statistics(known)
+    metadata = None if known is None else encode_statistics(known, rewritten=rewritten)
     return Entry(info.physical_address, info.size, info.checksum, info.modified_at_us, info.content_type, metadata)

@@ -7,10 +7,10 @@ and commits it in two Python processes, so the transaction travels in between, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -25,12 +25,10 @@ from strandline.repository.branch import Branch
 from strandline.repository.transactions.transaction import resume
 from strandline.spark.format.options import Job, job_of, place_of
 from strandline.tables.arrow_rows import ArrowRows, refuse_unfit, write_files
-from strandline.tables.columns import Kind
 from strandline.tables.record import Field, TableRecord
-from strandline.tables.scan import TableFile
-from strandline.tables.statistics import Statistics
 from strandline.tables.table import Table
 from strandline.tables.writing import Written, planned, write_rows
+from strandline.tables.written import WrittenRows
 
 
 @dataclass
@@ -112,7 +110,7 @@ class TableWriter(DataSourceArrowWriter):
         names = frozenset(name for message in messages if isinstance(message, TaskFiles) for name in message.names)
         lake, branch = _opened(self._options)
         with lake, resume(branch._core, branch._at, self._saved, "the job's transaction") as transaction:
-            rows = WrittenRows(self._fields, Written(self._target.prefix, names))
+            rows = WrittenRows("Spark", self._fields, Written(self._target.prefix, names))
             write_rows(Table(transaction, self._target.path), rows, self._job.write)
 
     def abort(self, messages: list[Any]) -> None:
@@ -124,39 +122,6 @@ class TableWriter(DataSourceArrowWriter):
                 resume(branch._core, branch._at, self._saved, "the job's transaction").abort()
             except StrandlineError:
                 return  # it has ended already, as after a commit that was refused; its files will be collected
-
-
-class WrittenRows:
-    """Rows that tasks have written already, as the source of a write."""
-
-    engine = "Spark"
-    zone = "UTC"
-
-    def __init__(self, fields: Sequence[Field], written: Written) -> None:
-        self.fields = fields
-        self._written = written
-
-    def fitted(self, record: TableRecord) -> WrittenRows:
-        return self
-
-    def condition(self, record: TableRecord, column: Any) -> NoReturn:
-        raise AssertionError("no option of a job has a condition")
-
-    def replacing(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise AssertionError("no option of a job has a condition")
-
-    def own_rows(self) -> int | None:
-        return None
-
-    def write(
-        self, table: Table, record: TableRecord, new_folder: Callable[[], str], target_file_bytes: int | None
-    ) -> Written:
-        return self._written
-
-    def statistics(
-        self, table: Table, record: TableRecord, files: Sequence[TableFile], columns: Mapping[str, Kind]
-    ) -> dict[str, Statistics]:
-        return {}  # what is written here has footers
 
 
 def _opened(options: Mapping[str, str]) -> tuple[Lake, Branch]:

@@ -1,0 +1,57 @@
+"""Writing groups of a table's files anew in tasks of a Spark job; see `tables.rewriting`."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from strandline.blob import Resolver, open_store
+from strandline.errors import StorageError, UsageError
+from strandline.spark.session import described, reason_of
+from strandline.spark.versions import refuse_other_versions
+from strandline.tables.rewriting import Group, Rewriters, write_group
+
+
+def rewriters(spark: SparkSession) -> Rewriters:
+    """Writes each group in a task.
+
+    Raises:
+        UsageError: it is no session.
+    """
+    if type(spark).__module__.partition(".")[0] != "pyspark":
+        raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
+    return _OnSpark(spark)
+
+
+class _OnSpark:
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def run(self, groups: Sequence[Group]) -> Iterator[list[str]]:
+        refuse_other_versions(self._spark)
+        rows = pa.table({"at": range(len(groups)), "group": [pickle.dumps(group) for group in groups]})
+        frame = self._spark.createDataFrame(rows).repartitionByRange(len(groups), "at")
+        try:
+            with described(self._spark, f"strandline: rewrite {len(groups)} groups of files of {groups[0].path}"):
+                made = frame.mapInArrow(_write_all, "at LONG, names ARRAY<STRING>").toArrow().to_pylist()
+        except Exception as error:
+            raise StorageError(
+                f"Spark could not rewrite the files of table {groups[0].path!r}: {reason_of(error)}.",
+                safe="Nothing of it is visible.",
+                next="Look at Spark's logs, then repeat the call.",
+            ) from error
+        for row in sorted(made, key=lambda row: int(row["at"])):
+            yield row["names"]
+
+
+def _write_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    schema = pa.schema([("at", pa.int64()), ("names", pa.list_(pa.string()))])
+    for batch in batches:
+        for row in batch.to_pylist():
+            group: Group = pickle.loads(row["group"])
+            store = open_store(group.url)
+            names = write_group(group, store, Resolver(store))
+            yield pa.RecordBatch.from_pylist([{"at": row["at"], "names": names}], schema)
