@@ -3,7 +3,7 @@ SHELL := /bin/bash
 RUN := source .cache/env &&
 BIN := .venv/bin
 BUDGETS := STRANDLINE_TEST_BUDGETS=1
-OFTEN := not mutation and not kill and not suite
+OFTEN := not mutation and not kill and not suite and not cluster
 
 .PHONY: kills s3-suite pyiceberg-suite requests soak fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
 
@@ -17,11 +17,13 @@ test: servers ## the suite, against real servers; TESTS=… for a part
 mutations: servers ## rules taken out of copies of the source, one by one: the tests must notice each
 	@$(RUN) $(BUDGETS) $(BIN)/python -m pytest -q -m mutation tests/mutations
 
-test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark
+test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark; and a cluster
 	@$(RUN) $(BUDGETS) $(BIN)/python scripts/side_by_side.py \
 		'env STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions' \
 		'env STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions'
-	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
+	@$(RUN) $(BUDGETS) $(BIN)/python scripts/side_by_side.py \
+		'env STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions' \
+		'$(BIN)/python -m pytest -m cluster tests/spark'
 
 kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
 	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards tests/server

@@ -75,7 +75,7 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             **environment,
         }
-        return subprocess.run(command, env=told, capture_output=True, text=True, timeout=150, check=False)
+        return subprocess.run(command, env=told, capture_output=True, text=True, timeout=280, check=False)
 
 
 @contextmanager

@@ -209,6 +209,30 @@ def test_rows_that_went_stop_a_stream(main: Branch, stream: Callable[..., TableS
     assert read(stream(removals="ignore"), start, end) == [2]
 
 
+def test_files_that_were_rewritten_bring_no_row_again(main: Branch, stream: Callable[..., TableStreamReader]) -> None:
+    main.table("t").write(numbers(1), message="first")
+    start = stream().latestOffset()
+    main.table("t").write(numbers(2), message="second")
+    main.table("t").rewrite_files()
+    main.table("t").write(numbers(3), message="third")
+    end = stream().latestOffset()
+    assert read(stream(), start, end) == [2, 3]
+    main.table("t").rewrite_files()
+    assert read(stream(), end, stream().latestOffset()) == []
+
+
+def test_a_branch_that_was_reset_is_compared_as_it_is(main: Branch, stream: Callable[..., TableStreamReader]) -> None:
+    main.table("t").write(numbers(1), message="first")
+    first = main.commit_id
+    main.table("t").write(numbers(2), message="second")
+    start = stream().latestOffset()
+    main.hard_reset(first)
+    with pytest.raises(Conflict, match="cannot take rows back"):
+        stream().partitions(start, stream().latestOffset())
+    main.table("t").write(numbers(3), message="another second")
+    assert read(stream(removals="ignore"), start, stream().latestOffset()) == [3]
+
+
 def test_a_column_that_became_wider_says_so(main: Branch, stream: Callable[..., TableStreamReader]) -> None:
     narrow = pa.table({"k": pa.array([1], pa.int32())})
     main.table("t").write(narrow, message="first")

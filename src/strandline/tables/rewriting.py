@@ -24,7 +24,8 @@ from strandline.tables.frames import Scan, rows_of
 from strandline.tables.layout import partition_folders
 from strandline.tables.outcomes import FilesRewritten
 from strandline.tables.record import TableRecord, WriteOptions
-from strandline.tables.scan import TableFile
+from strandline.tables.scan import TableFile, rows_in
+from strandline.tables.statistics import REWRITTEN
 from strandline.tables.table import Table
 from strandline.tables.writing import Written, planned, write_rows
 from strandline.tables.written import WrittenRows
@@ -100,10 +101,7 @@ def rewrite(table: Table, how: Rewriting, where: Any, spark: Any) -> FilesRewrit
     rewriters: Rewriters
     core = branch._core
     namespace = core.resolver.namespace
-    if spark is None:
-        rewriters = RewritersHere(namespace, core.resolver)
-    else:
-        rewriters = engine("spark").rewriters(spark)
+    rewriters = RewritersHere(namespace, core.resolver) if spark is None else engine("spark").rewriters(spark)
     chosen = chosen_groups(files, how)
     if not chosen:
         return FilesRewritten()
@@ -153,6 +151,14 @@ def chosen_groups(files: Sequence[TableFile], how: Rewriting) -> list[list[Table
             filled += file.info.size
         groups.append(group)
     return [group for group in groups if len(group) > (0 if how.is_ordered else 1)]
+
+
+def is_rewriting(went: Sequence[TableFile], came: Sequence[TableFile]) -> bool:
+    """Whether what a commit did to files was to write rows of the table anew: no row came or went."""
+    if not came or any(REWRITTEN not in (file.info.user_metadata or "") for file in came):
+        return False
+    before, after = rows_in(went), rows_in(came)
+    return before is not None and before == after
 
 
 def write_group(group: Group, store: BlobStore, resolver: Resolver) -> list[str]:

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from strandline.blob import Resolver, open_store
+from strandline.branch.commits import Commit
 from strandline.errors import Conflict, TableNotFound, UsageError
 from strandline.results.rows import ObjectInfo
 from strandline.spark.format.options import FOLLOWING, READING, opened, refuse_other_types, refuse_unknown
 from strandline.tables.condition import Condition
 from strandline.tables.frames import Scan, rows_of
 from strandline.tables.record import TableRecord
+from strandline.tables.rewriting import is_rewriting
 from strandline.tables.scan import TableFile, data_files
 from strandline.tables.table import Table
 
@@ -127,26 +130,30 @@ class TableStreamReader(DataSourceStreamReader):
             return partitions_of(table, record, files, None, self._schema.names)
 
     def _came(self, table: Table, start: str) -> list[ObjectInfo]:
-        before = Table(table.ref._other(start), table.path)
-        came: list[ObjectInfo] = []
-        went: list[ObjectInfo] = []
-        for change in before.ref.diff(table.ref.commit_id, table.prefix):
-            if change.after is not None:
-                came.append(change.after)
-            if change.before is not None:
-                went.append(change.before)
-        _, record = before._find_record()
-        if not self._may_remove and record is not None:
-            gone = next(data_files(went, table.prefix, record), None)
-            if gone is not None:
+        """The files that came since a commit, step by step: some may be gone again, rewritten together."""
+        found: list[ObjectInfo] = []
+        for left, right in pairwise(_steps(table, start)):
+            before, after = (Table(table.ref._other(commit), table.path) for commit in (left, right))
+            came: list[ObjectInfo] = []
+            went: list[ObjectInfo] = []
+            for change in before.ref.diff(right, table.prefix):
+                if change.after is not None:
+                    came.append(change.after)
+                if change.before is not None:
+                    went.append(change.before)
+            gone = _data_files(before, went)
+            if gone and is_rewriting(gone, _data_files(after, came)):
+                continue
+            if gone and not self._may_remove:
                 raise Conflict(
-                    f"{gone.info.path!r} was removed or replaced between the commits {start[:12]} and "
-                    f"{table.ref.commit_id[:12]}, and a stream of new files cannot take rows back.",
-                    paths=[gone.info.path],
+                    f"{gone[0].info.path!r} was removed or replaced by the commit {right[:12]}, and a stream of new "
+                    "files cannot take rows back.",
+                    paths=[gone[0].info.path],
                     next='Follow the rows that come and go with the format "strandline.changes", or give '
-                    '.option("removals", "ignore"): then rows of rewritten files come again.',
+                    '.option("removals", "ignore"): then rows of replaced files come again.',
                 )
-        return came
+            found += came
+        return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)
@@ -156,6 +163,26 @@ class TableStreamReader(DataSourceStreamReader):
 
     def stop(self) -> None:
         """Nothing is held."""
+
+
+def _steps(table: Table, start: str) -> list[str]:
+    """The commits from one to that of the table, along first parents; those two alone if it is no ancestor."""
+    steps = [commit.id for commit in _until(table, start)]
+    return [start, *reversed(steps)] if steps else [start, table.ref.commit_id]
+
+
+def _until(table: Table, start: str) -> list[Commit]:
+    passed: list[Commit] = []
+    for commit in table.ref.log(amount=None, prefixes=(), first_parent=True):
+        if commit.id == start:
+            return passed
+        passed.append(commit)
+    return []
+
+
+def _data_files(table: Table, infos: Sequence[ObjectInfo]) -> list[TableFile]:
+    _, record = table._find_record()
+    return [] if record is None else list(data_files(infos, table.prefix, record))
 
 
 def _all_files(table: Table) -> list[ObjectInfo]:
