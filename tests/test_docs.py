@@ -8,8 +8,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 
+import strandline
 from strandline.fs import StrandlineFileSystem
 
 if TYPE_CHECKING:
@@ -21,8 +23,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 WITHOUT_JAVA = {"JAVA_HOME": "/nowhere", "PATH": "/nowhere", "SPARK_HOME": "/nowhere"}
 
 
-def run_blocks(name: str, until: str = "") -> dict[str, object]:
-    found: dict[str, object] = {}
+def run_blocks(name: str, until: str = "", **known: object) -> dict[str, object]:
+    found: dict[str, object] = dict(known)
     text = (DOCS / name).read_text()
     if until:
         assert until in text
@@ -75,6 +77,16 @@ def test_the_page_on_spark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     monkeypatch.chdir(tmp_path)
     StrandlineFileSystem.clear_instance_cache()
     run_blocks("spark.md")
+
+
+@pytest.mark.spark
+def test_the_page_on_large_jobs_runs(tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    with strandline.open(tmp_path / "lake", create=True) as lake:
+        table = lake.repository("nyc", create=True).branch("main").table("tables/numbers")
+        for n in range(3):
+            table.write(pa.table({"id": [n]}), message="a small file")
+        run_blocks("jobs.md", lake=lake, spark=spark)
+    assert "3 files became 1" in capsys.readouterr().out
 
 
 def test_the_page_on_transactions_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

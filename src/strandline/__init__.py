@@ -111,7 +111,7 @@ if TYPE_CHECKING:
     from strandline.shards.shard import Shard
     from strandline.shards.state.frontier import Antichain
     from strandline.tables.history import TableChange, TableHistory
-    from strandline.tables.outcomes import RowsChanged, TableConverted, WriteResult
+    from strandline.tables.outcomes import FilesRewritten, RowsChanged, TableConverted, WriteResult
     from strandline.tables.record import OptionValue, SchemaChange, SchemaDefault, TableRecord, WriteMode
     from strandline.tables.scan import TableFile
     from strandline.tables.statistics import Statistics
@@ -201,6 +201,7 @@ _LAZY = {
     "Upgraded": "strandline.repository.upkeep.upgrade",
     "Writable": "strandline.repository.objects.writable",
     "WriteMode": "strandline.tables.record",
+    "FilesRewritten": "strandline.tables.outcomes",
     "RowsChanged": "strandline.tables.outcomes",
     "TableConverted": "strandline.tables.outcomes",
     "WriteResult": "strandline.tables.outcomes",
@@ -231,6 +232,7 @@ __all__ = [
     "Entry",
     "Feed",
     "Fenced",
+    "FilesRewritten",
     "FormatError",
     "FsckReport",
     "GarbageCollection",

@@ -201,6 +201,8 @@ def test_json_is_one_object_a_line(lake_cli: Run) -> None:
         (("table", "show", "nyc/main"), 2, "names no table"),
         (("table", "show", "nyc/main/none"), 3, "no table record"),
         (("table", "files", "nyc/main/none"), 3, "no table record"),
+        (("table", "rewrite", "nyc/main"), 2, "names no table"),
+        (("table", "rewrite", "nyc/main/none"), 3, "no table record"),
         (("restore", "nowhere"), 3, "no complete backup"),
         (("backup", "/proc/nowhere"), 9, "backup|written|permission|object store"),
         (("backup", "saved", "--repository", "nope"), 3, "'nope' does not exist"),
@@ -402,3 +404,19 @@ def test_small_things_that_newcomers_tried(cli: Run, tmp_path: Path) -> None:
     cli("branch", "create", "nyc/main", "dev")
     assert cli("repo", "default-branch", "nyc", "dev")[0] == 0
     assert cli("branch", "delete", "nyc/main")[0] == 0
+
+
+def test_small_files_of_a_table_are_rewritten(lake_cli: Run, tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    import strandline
+
+    with strandline.open(tmp_path / "lake") as lake:
+        table = lake.repository("nyc").branch("main").table("t")
+        for n in range(3):
+            table.write(pa.table({"k": [n], "v": [n]}), message="row")
+    code, out, _ = lake_cli("table", "rewrite", "nyc/main/t", "--z-order-by", "k, v", "-m", "tidy", "--json")
+    assert (code, json.loads(out)["before"], json.loads(out)["after"]) == (0, 3, 1)
+    assert lake_cli("table", "rewrite", "nyc/main/t")[1].strip() == "No file has to be rewritten."
+    assert lake_cli("table", "rewrite", "nyc/main/t", "--sort-by", "none")[0] == 2
+    assert lake_cli("table", "rewrite", "nyc/main/t", "--target-mib", "0")[0] == 2

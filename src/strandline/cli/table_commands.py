@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from strandline.cli.output import counted
-from strandline.cli.session import JsonOption, LakeOption, Session, complete_place, session
+from strandline.cli.session import JsonOption, LakeOption, MessageOption, Session, complete_place, session
 from strandline.errors import UsageError
 from strandline.tables.table import Table
 
@@ -188,3 +189,37 @@ def from_iceberg(
         done = _table(s, place).from_iceberg(name)
         told = f"Made {done.name} of {counted(done.files, 'file')} of an Iceberg table."
         s.out.say(told, {"table": done.name, "files": done.files, "rows": done.rows})
+
+
+@app.command()
+def rewrite(
+    place: PlaceArgument,
+    target_mib: Annotated[int, typer.Option(help="How big files become, about, in MiB.")] = 128,
+    where: Annotated[str | None, typer.Option(help="SQL: take only files that may have such rows.")] = None,
+    sort_by: Annotated[str, typer.Option(help="Columns by which rows are sorted, with commas between them.")] = "",
+    z_order_by: Annotated[str, typer.Option(help="Columns along whose Z-order curve rows are sorted.")] = "",
+    message: MessageOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write small files together, or rows in another order, in a commit of its own. No row comes or goes."""
+    with session(lake, as_json) as s:
+        branch, path = s.branch_place(place)
+        if not path:
+            raise UsageError(f"{place!r} names no table.", next="Write repository/branch/path.")
+        with s.out.progress("rewriting"):
+            done = branch.table(path).rewrite_files(
+                target_file_bytes=target_mib << 20,
+                where=where,
+                sort_by=_names(sort_by),
+                z_order_by=_names(z_order_by),
+                message=message,
+            )
+        told = (
+            f"{counted(done.before, 'file')} became {done.after:,}." if done.before else "No file has to be rewritten."
+        )
+        s.out.say(told, msgspec.structs.asdict(done))
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
