@@ -1,9 +1,10 @@
 """A large import in slices: each is listed and cut into ranges by itself, wherever, and the driver puts them together.
 
-A slice is a stretch of keys. Its worker lays what it lists over the rows that the branch has there. From the first
-natural end on it cuts ranges, which are then those of the whole tree; the rows before it, and those behind the last
-end, it hands back in scratch files. So no more than a range's rows are in memory at once, and only descriptions of
-ranges pass through the driver.
+A slice is a stretch of keys. Its worker lays what it lists over the rows that the branch has there, and cuts ranges from
+the slice's start. From the first natural end on those are the ranges of the whole tree, and the driver takes them as
+they are; before it the driver cuts anew (`splice`). What comes after the last end is scratch: its rows belong to a range
+that the next slice goes on with. So no more than a range's rows are in memory at once, and only descriptions of ranges
+pass through the driver.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from strandline.tree.diff import Difference, diff
 from strandline.tree.merge import merge
 from strandline.tree.node_file import Part
 from strandline.tree.range_file import RangeInfo
-from strandline.tree.rows import BoolArray, Changes, column, concat, empty_rows, search
+from strandline.tree.rows import BoolArray, Changes, column, empty_rows, search
 from strandline.tree.splice import Stretch, splice
 from strandline.tree.store import Tree, TreeRef, TreeStore
 
@@ -74,13 +75,13 @@ class Cut(msgspec.Struct, frozen=True):
     """What a worker found, and made.
 
     Attributes:
-        ranges: in order; all but the outer ones of `open` are closed, and begin where a range begins.
-        open: the places in `ranges` of scratch: rows whose ranges are not known yet.
+        ranges: in order, all closed.
+        rest: the rows behind the last of them, whose range is not at its end; None if there are none.
         objects: how many keys were listed.
     """
 
     ranges: list[RangeInfo]
-    open: list[int]
+    rest: RangeInfo | None
     objects: int
 
 
@@ -124,27 +125,11 @@ def cut(slice: Slice) -> Cut:
     known: dict[str, Part] = {info.id: info for info in held if end is None or info.min_path < end}
     found = _Listed(slice, source)
     made: list[RangeInfo] = []
-    scratch: list[int] = []
-    head: list[pa.Table] = []
     chunker = Chunker()
-    began = False
     for rows, ends in _laid_over(found, trees.scan(tree, start, end), replaces=slice.replaces):
-        after_head = rows, ends
-        if not began:
-            at = np.flatnonzero(ends)
-            if not len(at):
-                head.append(rows)
-                continue
-            began, first = True, int(at[0]) + 1
-            head.append(rows.slice(0, first))
-            scratch.append(len(made))
-            made.append(trees.write_range(concat(head), known))
-            after_head = rows.slice(first), ends[first:]
-        made += [trees.write_range(chunk, known) for chunk in chunker.feed(*after_head)]
-    for rows in chunker.finish() if began else ([concat(head)] if head else []):
-        scratch.append(len(made))
-        made.append(trees.write_range(rows, known))
-    return Cut(made, scratch, found.objects)
+        made += [trees.write_range(chunk, known) for chunk in chunker.feed(rows, ends)]
+    rest = [trees.write_range(rows, known) for rows in chunker.finish()]
+    return Cut(made, rest[0] if rest else None, found.objects)
 
 
 def _paths_of(slice: Slice) -> Stretch:
@@ -308,5 +293,6 @@ class SlicedImport:
         trees = self._core.stores.trees
         for made in self._workers.run(slices, self._progress):
             counted.append(made.objects)
-            for at, info in enumerate(made.ranges):
-                yield trees.rows(info) if at in made.open else info
+            yield from made.ranges
+            if made.rest is not None:
+                yield trees.rows(made.rest)
