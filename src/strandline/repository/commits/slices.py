@@ -1,10 +1,10 @@
 """A large import in slices: each is listed and cut into ranges by itself, wherever, and the driver puts them together.
 
-A slice is a stretch of keys. Its worker lays what it lists over the rows that the branch has there, and cuts ranges from
-the slice's start. From the first natural end on those are the ranges of the whole tree, and the driver takes them as
-they are; before it the driver cuts anew (`splice`). What comes after the last end is scratch: its rows belong to a range
-that the next slice goes on with. So no more than a range's rows are in memory at once, and only descriptions of ranges
-pass through the driver.
+A slice is a stretch of keys. Its worker lays what it lists over the rows that the branch has there, and cuts ranges
+from the slice's start. From the first natural end on those are the ranges of the whole tree, and the driver takes them
+as they are; before it the driver cuts anew (`splice`). What comes after the last end is scratch: its rows belong to a
+range that the next slice goes on with. So no more than a range's rows are in memory at once, and only descriptions of
+ranges pass through the driver.
 """
 
 from __future__ import annotations
