@@ -25,6 +25,7 @@ NAMES = (
     "reading",
     "trees",
     "scale",
+    "model",
     "importing",
     "memory",
     "compaction",
