@@ -52,12 +52,19 @@ def test_a_night_without_files_is_not_published(lake: str) -> None:
 
 
 def test_cron_runs_it_as_a_program(lake: str, tmp_path: Path) -> None:
+    import pyarrow as pa
+
     line = (ROOT / "examples" / "orchestration" / "crontab").read_text().splitlines()[-1]
-    assert "-m examples.orchestration.nightly" in line
-    command = [sys.executable, "-m", "examples.orchestration.nightly", lake, str(tmp_path / "landing"), "2026-11-25"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "python3 /opt/strandline/nightly.py" in line
     with strandline.open(lake) as opened:
-        assert done.stdout.strip() == opened.repository("nyc").branch("main").commit_id
+        for n in range(3):
+            opened.repository("nyc").branch("main").table("tables/rides").write(pa.table({"k": [n]}), message="row")
+    program = ROOT / "examples" / "orchestration" / "nightly.py"
+    command = [sys.executable, str(program), lake, str(tmp_path / "landing"), "2026-11-25", "tables/rides"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    with strandline.open(lake) as opened:
+        tidied, published, *_ = opened.repository("nyc").branch("main").log()
+        assert (tidied.message, published.id) == ("rewrite files of tables/rides", done.stdout.strip())
 
 
 def _recorded(made: list[str]) -> Callable[..., Any]:
@@ -83,7 +90,7 @@ def test_airflow_loads_its_dag(lake: str, tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "landing" / "2026-11-25").mkdir()
     (tmp_path / "landing" / "2026-11-25" / "b.csv").write_bytes(b"b")
     importlib.import_module("examples.orchestration.airflow_nightly")
-    assert made == ["nightly_rides", "land", "check", "publish"]
+    assert made == ["nightly_rides", "land", "check", "publish", "tidy"]
     with strandline.open(lake) as opened:
         assert opened.repository("nyc").branch("main").exists("raw/2026-11-25/b.csv")
 
@@ -157,6 +164,10 @@ def test_jobs_do_their_work_and_say_what_they_did(
     code, told = done("verify", "nyc/main", "--to", str(tmp_path / "verified"))
     assert (code, told["problems"]) == (0, 0)
     assert sum(told["compared"].values()) >= 3
+    with pytest.raises(SystemExit) as ended:
+        job.main(["--lake", lake, "verify", "nyc/main", "--to", str(tmp_path / "verified")])
+    assert ended.value.code == job.SPARK_FAILED
+    assert "Traceback" not in capsys.readouterr().err
     (tmp_path / "landing" / "a.csv").write_bytes(b"changed")
     assert done("verify", "nyc/main/in/")[0] == 1
     code, told = done("gc", "nyc")

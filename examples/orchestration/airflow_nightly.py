@@ -10,6 +10,7 @@ from airflow.sdk import dag, task
 from examples.orchestration import nightly
 
 LAKE = os.environ.get("NIGHTLY_LAKE", "lake.toml")
+TABLES = [path for path in os.environ.get("NIGHTLY_TABLES", "").split(",") if path]
 SOURCE = os.environ.get("NIGHTLY_SOURCE", "s3://landing/rides")
 
 
@@ -33,7 +34,11 @@ def nightly_rides() -> None:
     def publish(name: str) -> str:
         return nightly.publish(LAKE, name)
 
-    publish(check(land()))
+    @task
+    def tidy(_: str) -> dict[str, int]:
+        return nightly.tidy(LAKE, TABLES)
+
+    tidy(publish(check(land())))
 
 
 nightly_rides()

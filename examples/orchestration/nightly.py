@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from typing import Any
 
 import strandline
 
@@ -39,15 +38,16 @@ def publish(lake: str, name: str) -> str:
         return main.commit_id
 
 
-def tidy(lake: str, tables: list[str]) -> dict[str, Any]:
+def tidy(lake: str, tables: list[str]) -> dict[str, int]:
     """Write the small files of tables together; returns what became of them."""
     with strandline.open(lake) as opened:
         main = opened.repository("nyc").branch("main")
         return {path: main.table(path).rewrite_files(writer=f"tidy {path}").after for path in tables}
 
 
-if __name__ == "__main__":  # for cron: nightly.py LAKE SOURCE DAY
-    at, landed, today = sys.argv[1:4]
+if __name__ == "__main__":  # for cron: nightly.py LAKE SOURCE DAY, and tables to tidy
+    at, landed, today, *to_tidy = sys.argv[1:]
     made = land(at, landed, today)
     check(at, made, today)
     print(publish(at, made))
+    tidy(at, to_tidy)

@@ -48,7 +48,7 @@ class Engine(Protocol):
     def copier(self, session: Any) -> Any:
         """The `Copier` of a range job that copies bytes in this engine."""
 
-    def rewriters(self, session: Any) -> Any:
+    def rewriters(self, session: Any, core: Any) -> Any:
         """The `Rewriters` of a table's files that write in this engine."""
 
     def import_workers(self, session: Any) -> Any:

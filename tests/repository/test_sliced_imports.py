@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 import strandline
 from strandline.blob import BlobStore, open_store
-from strandline.errors import Contention, InvalidName, NotFound, UsageError
+from strandline.errors import Contention, InvalidName, NotFound, StorageError, UsageError
 from strandline.lake import Lake
 from strandline.progress import Progress, no_progress
 from strandline.repository.branch import Branch
+from strandline.repository.commits import slices
 from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.importing import import_objects
 from strandline.repository.commits.listing import ImportSource
@@ -168,10 +169,41 @@ def test_one_that_never_meets_a_quiet_branch_gives_up(
             main.commit("beside")
             return super().run(slices, progress)
 
-    with pytest.raises(Contention):
-        bring(main, folder, workers=Beside())
+    workers = Beside(1)
+    with pytest.raises(Contention, match="5 times"):
+        bring(main, folder, workers=workers)
+    assert len(workers.seen) == slices.ATTEMPTS
     assert main.commit_id != before
     assert main.read("in/a").startswith(b"of another")
+
+
+def test_a_folder_that_a_worker_does_not_have_is_no_empty_one(tmp_path: Path, lake: Lake) -> None:
+    folder = files(tmp_path / "source", [f"{n:03}" for n in range(100)])
+    main = lake.repository("nyc", create=True).branch("main")
+    bring(main, folder)
+    before = main.commit_id
+
+    class Missing(CutHere):
+        def run(self, slices: Sequence[Slice], progress: Progress) -> Iterator[Cut]:
+            yield from super().run(slices[:-1], progress)
+            folder.rename(tmp_path / "unmounted")
+            yield from super().run(slices[-1:], progress)
+
+    with pytest.raises(StorageError, match="There is no folder"):
+        bring(main, folder, workers=Missing(4), replaces=True)
+    assert main.commit_id == before
+
+
+def test_a_lake_whose_bytes_lie_elsewhere_is_refused(tmp_path: Path, lake: Lake) -> None:
+    folder = files(tmp_path / "source", ["a"])
+    main = lake.repository("nyc", create=True).branch("main")
+    main.put("held", b"")
+    main.commit("held")
+    lake.backup(tmp_path / "saved", data=False)
+    with strandline.open(tmp_path / "restored", create=True, synced=False) as other:
+        other.restore(tmp_path / "saved")
+        with pytest.raises(UsageError, match="two stores"):
+            bring(other.repository("nyc").branch("main"), folder, workers=CutHere())
 
 
 def test_sources_are_checked_before_anything_is_listed(tmp_path: Path, lake: Lake) -> None:

@@ -221,6 +221,53 @@ def test_files_that_were_rewritten_bring_no_row_again(main: Branch, stream: Call
     assert read(stream(), end, stream().latestOffset()) == []
 
 
+def test_a_rewriting_beside_new_rows_is_told_apart(main: Branch, stream: Callable[..., TableStreamReader]) -> None:
+    for k in (1, 2):
+        main.table("t").write(numbers(k), message="some")
+    start = stream().latestOffset()
+    with main.transaction("both") as tx:
+        tx.table("t").rewrite_files()
+        tx.table("t").write(numbers(3))
+    assert read(stream(), start, stream().latestOffset()) == [3]
+
+
+@pytest.mark.parametrize("where", ["on a branch", "in a transaction"])
+@pytest.mark.parametrize("what", ["update", "delete and append"])
+def test_rows_that_changed_before_a_rewriting_are_not_taken_for_old_ones(
+    main: Branch, stream: Callable[..., TableStreamReader], where: str, what: str
+) -> None:
+    for k in (1, 2, 3):
+        main.table("t").write(numbers(k), message="some")
+    start = stream().latestOffset()
+
+    def change(table: strandline.Table, message: str | None = None) -> None:
+        if what == "update":
+            table.update({"k": 100}, "k = 1", message=message)
+        else:
+            table.delete("k = 1", message=message)
+            table.write(numbers(777), message=message)
+        table.rewrite_files(message=message)
+
+    if where == "on a branch":
+        branch = main.create_branch("other")
+        change(branch.table("t"), "on a branch")
+        main.merge("other")
+    else:
+        with main.transaction("all at once") as tx:
+            change(tx.table("t"))
+    with pytest.raises(Conflict, match="cannot take rows back"):
+        stream().partitions(start, stream().latestOffset())
+
+
+def test_a_table_that_went_leaves_what_came_before(main: Branch, stream: Callable[..., TableStreamReader]) -> None:
+    main.table("t").write(numbers(1), message="first")
+    start = stream().latestOffset()
+    main.table("t").write(numbers(2), message="second")
+    main.delete_many([info.path for info in main.list("t/")])
+    main.commit("gone")
+    assert read(stream(removals="ignore"), start, stream().latestOffset()) == [2]
+
+
 def test_a_branch_that_was_reset_is_compared_as_it_is(main: Branch, stream: Callable[..., TableStreamReader]) -> None:
     main.table("t").write(numbers(1), message="first")
     first = main.commit_id

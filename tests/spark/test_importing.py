@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 import strandline
-from strandline.errors import NotFound, UsageError
+from strandline.errors import NotFound, StoreUnavailable, UsageError
 from strandline.repository.branch import Branch
+from strandline.repository.commits.slices import Cut, Slice
+from strandline.spark import importing, session
+from strandline.tree.store import EMPTY
 
 pytestmark = pytest.mark.spark
 
@@ -65,14 +72,42 @@ def test_an_error_of_a_task_is_what_it_would_be_here(spark: SparkSession, main: 
     assert len(list(main.log())) == 1
 
 
+def test_a_store_that_fails_in_a_task_is_asked_again(
+    main: Branch, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong with the source is answered, and Spark does not try it again; of a failing store it hears."""
+
+    def rows(error: Exception) -> list[Any]:
+        def fail(one: Slice) -> Cut:
+            raise error
+
+        monkeypatch.setattr(importing, "cut", fail)
+        asked = Slice("", "", "", "", None, "", EMPTY.ref, False, True)
+        columns = {"at": [3], "version": [strandline.__version__], "slice": [msgspec.msgpack.encode(asked)]}
+        return [row for batch in importing._cut_all(pa.table(columns).to_batches()) for row in batch.to_pylist()]
+
+    (row,) = rows(UsageError("Not this.", next="That."))
+    refused = pickle.loads(row["refused"])
+    assert (type(refused), refused.what, refused.next) == (UsageError, "Not this.", "That.")
+    with pytest.raises(StoreUnavailable):
+        rows(StoreUnavailable("It is away.", happened="no"))
+    with pytest.raises(UsageError, match="this driver is 0.0.0"):
+        list(importing._cut_all(pa.table({"at": [1], "version": ["0.0.0"], "slice": [b""]}).to_batches()))
+
+
 def test_what_is_no_session_is_refused(main: Branch, source: Path) -> None:
     with pytest.raises(UsageError, match="not a Spark session"):
         main.import_objects(source, spark="local[2]")  # type: ignore[arg-type]
 
 
-def test_an_error_in_progress_ends_the_work(spark: SparkSession, main: Branch, source: Path) -> None:
+def test_an_error_in_progress_ends_the_work(
+    spark: SparkSession, main: Branch, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def stop(what: str, done: int, total: int | None) -> None:
-        raise KeyError("stop")
+        if what == "listing in slices" and total is not None:
+            raise KeyError("stop")
+
+    monkeypatch.setattr(session, "WATCH_EVERY_S", 0.001)
 
     with pytest.raises(KeyError, match="stop"):
         main.import_objects(source, progress=stop, spark=spark)

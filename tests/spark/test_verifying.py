@@ -78,7 +78,7 @@ def test_what_is_damaged_or_gone_is_named(spark: SparkSession, main: Branch, tmp
 
 
 def test_a_lake_in_memory_is_refused(spark: SparkSession) -> None:
-    with strandline.open(kv="memory://", blob="memory://", create=True) as lake:
+    with strandline.open("memory://", create=True) as lake:
         branch = lake.repository("nyc", create=True).branch("main")
         branch.put("a", b"")
         branch.commit("first")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.errors import Conflict, TableNotFound, UsageError
+from strandline.errors import Conflict, StorageError, TableNotFound, UsageError
 from strandline.repository.branch import Branch
 from strandline.results.rows import ObjectInfo
 from strandline.tables import rewriting
@@ -104,6 +104,15 @@ def test_what_others_take_away_meanwhile_is_a_conflict(table: Table, main: Branc
     with pytest.raises(Conflict):
         tx.commit()
     assert held(table) == kept
+
+
+def test_a_rewriting_that_loses_rows_is_refused(table: Table, main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = rewriting.RewritersHere.run
+    monkeypatch.setattr(rewriting.RewritersHere, "run", lambda self, groups: list(whole(self, groups))[1:])
+    before = files(table)
+    with pytest.raises(StorageError, match="60 rows of table 't' were to be written anew, and 30"):
+        table.rewrite_files()
+    assert files(table) == before
 
 
 def test_rows_are_sorted_within_files(main: Branch) -> None:

@@ -65,7 +65,9 @@ def refuse_credentials(url: str) -> None:
 def join_url(base: str, name: str) -> str:
     """The URL of a folder below another one; the query, which holds options, stays at the end."""
     parts = urlsplit(base)
-    return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+    made = urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
+    # of a scheme that it does not know it leaves out an empty name, and what is left would be a folder's
+    return made if "://" in made or not parts.scheme else made.replace(":/", ":///", 1)
 
 
 class Resolver:

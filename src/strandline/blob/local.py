@@ -22,6 +22,7 @@ from strandline.blob.store import (
     NotRead,
     PartsStore,
     PutMode,
+    evenly,
     read_from,
 )
 from strandline.blob.write_behind import WriteBehind
@@ -215,6 +216,19 @@ class LocalBlobStore(PartsStore):
     def list_between(self, prefix: str, after: str, last: str | None) -> Iterator[list[BlobInfo]]:
         return self._pages(self._walk(prefix, after, last, in_order=True))
 
+    def cuts(self, prefix: str, wanted: int) -> list[str]:
+        """By folders, level by level, until there are enough of them; the files of one that is flat count too."""
+        level: list[_Entry] = list(self._entries(prefix.rpartition("/")[0], frozenset(), in_order=True))
+        while True:
+            level = [one for one in level if one[0].startswith(prefix) or _may_hold(one[0], prefix, "", None)]
+            if len(level) >= wanted or not any(linked is not None for _, _, linked in level):
+                return evenly([key for key, _, _ in level], wanted)
+            level = [
+                inner
+                for key, entry, linked in level
+                for inner in ([(key, entry, None)] if linked is None else self._entries(key, linked, in_order=True))
+            ]
+
     def _pages(self, found: Iterator[tuple[str, os.DirEntry[str]]]) -> Iterator[list[BlobInfo]]:
         page: list[BlobInfo] = []
         try:
@@ -247,7 +261,7 @@ class LocalBlobStore(PartsStore):
         Args:
             in_order: of their keys; else as the file system has them, which costs less.
         """
-        pending: list[Iterator[_Entry]] = [iter(self._entries(prefix.rpartition("/")[0], frozenset(), in_order))]
+        pending = [self._entries(prefix.rpartition("/")[0], frozenset(), in_order=in_order)]
         while pending:
             found = next(pending[-1], None)
             if found is None:
@@ -258,20 +272,23 @@ class LocalBlobStore(PartsStore):
                 if key.startswith(prefix) and key > after and (last is None or key <= last):
                     yield key, entry
             elif _may_hold(key, prefix, after, last):
-                pending.append(iter(self._entries(key, linked, in_order)))
+                pending.append(self._entries(key, linked, in_order=in_order))
 
-    def _entries(self, folder: str, linked: frozenset[str], in_order: bool) -> list[_Entry]:
+    def _entries(self, folder: str, linked: frozenset[str], *, in_order: bool) -> Iterator[_Entry]:
         """What is in a folder: keys, and for folders the links that lead to what is in them."""
-        found: list[_Entry] = []
+        found = self._scanned(folder, linked)
+        return iter(sorted(found, key=lambda one: one[0] if one[2] is None else one[0] + "/")) if in_order else found
+
+    def _scanned(self, folder: str, linked: frozenset[str]) -> Iterator[_Entry]:
         try:
             entries = os.scandir(self._root + folder)
         except (FileNotFoundError, NotADirectoryError):
-            return found
+            return
         with entries:
             for entry in entries:
                 key = f"{folder}/{entry.name}" if folder else entry.name
                 if not entry.is_dir():
-                    found.append((key, entry, None))
+                    yield key, entry, None
                 elif key != INCOMING:
                     above = linked
                     if entry.is_symlink():  # of a circle, once around is enough
@@ -280,10 +297,7 @@ class LocalBlobStore(PartsStore):
                         if real in linked or f"{here}/".startswith(f"{real.rstrip('/')}/"):
                             continue
                         above = linked | {real}
-                    found.append((key, entry, above))
-        if in_order:
-            found.sort(key=lambda one: one[0] if one[2] is None else one[0] + "/")
-        return found
+                    yield key, entry, above
 
     def open_read(self, key: str) -> BinaryIO:
         try:

@@ -12,15 +12,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import strandline
 from strandline.errors import StrandlineError, UsageError
 from strandline.lake import Lake
 from strandline.places import Place, place_on_a_ref
-from strandline.spark.session import configure
+from strandline.spark.session import configure, reason_of
 from strandline.spark.verifying import verify
 
+SPARK_FAILED = 70
+"""An exit code of its own: 1 is a verification that found something."""
 SHOWN = 100
 """Problems that a verification prints; all of them are in what it writes with --to."""
 
@@ -35,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except StrandlineError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
+    except PySparkException as error:
+        print(f"Spark failed: {reason_of(error)}.", file=sys.stderr)
+        sys.exit(SPARK_FAILED)
     print(json.dumps(told))
     sys.exit(1 if told.get("problems") else 0)
 

@@ -8,21 +8,24 @@ from collections.abc import Iterable, Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+import strandline
 from strandline.blob import Resolver, open_store
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import StorageError, UsageError
-from strandline.spark.session import described, reason_of
-from strandline.spark.versions import refuse_other_versions
+from strandline.spark.session import described, reason_of, refuse_two_stores
+from strandline.spark.versions import refuse_other_version, refuse_other_versions
 from strandline.tables.rewriting import Group, Rewriters, write_group
 
 
-def rewriters(spark: SparkSession) -> Rewriters:
+def rewriters(spark: SparkSession, core: RepositoryCore) -> Rewriters:
     """Writes each group in a task.
 
     Raises:
-        UsageError: it is no session.
+        UsageError: it is no session, or the repository has two stores.
     """
     if type(spark).__module__.partition(".")[0] != "pyspark":
         raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
+    refuse_two_stores(core)
     return _OnSpark(spark)
 
 
@@ -32,7 +35,13 @@ class _OnSpark:
 
     def run(self, groups: Sequence[Group]) -> Iterator[list[str]]:
         refuse_other_versions(self._spark)
-        rows = pa.table({"at": range(len(groups)), "group": [pickle.dumps(group) for group in groups]})
+        rows = pa.table(
+            {
+                "at": range(len(groups)),
+                "version": [strandline.__version__] * len(groups),
+                "group": [pickle.dumps(group) for group in groups],
+            }
+        )
         frame = self._spark.createDataFrame(rows).repartitionByRange(len(groups), "at")
         try:
             with described(self._spark, f"strandline: rewrite {len(groups)} groups of files of {groups[0].path}"):
@@ -51,6 +60,7 @@ def _write_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     schema = pa.schema([("at", pa.int64()), ("names", pa.list_(pa.string()))])
     for batch in batches:
         for row in batch.to_pylist():
+            refuse_other_version(row["version"])
             group: Group = pickle.loads(row["group"])
             store = open_store(group.url)
             names = write_group(group, store, Resolver(store))

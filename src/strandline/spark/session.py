@@ -17,6 +17,7 @@ from pyspark import SparkContext, StatusTracker
 from pyspark.sql import SparkSession
 
 from strandline import forks
+from strandline.core.repository_core import RepositoryCore
 from strandline.engines import load
 from strandline.errors import UsageError
 from strandline.ids import new_id
@@ -297,6 +298,20 @@ def described(spark: SparkSession, text: str) -> Iterator[None]:
         yield
     finally:
         context.setLocalProperty(DESCRIPTION, before)  # type: ignore[arg-type] # None takes it away
+
+
+def refuse_two_stores(core: RepositoryCore) -> None:
+    """Refuse a repository that was restored without its bytes: executors are given one store, and read from two.
+
+    Raises:
+        UsageError: it is one.
+    """
+    blobs = core.stores.trees.blobs
+    if blobs.own is not blobs:
+        raise UsageError(
+            "The bytes of this lake lie in two stores, as it was restored without them, and executors know one.",
+            next="Do it in this process, or restore the lake with its bytes.",
+        )
 
 
 def watched(spark: SparkSession, action: Callable[[], Result], progress: Progress, what: str) -> Result:

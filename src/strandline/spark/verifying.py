@@ -12,7 +12,7 @@ from strandline.blob import Resolver, open_store
 from strandline.repository.refs.ref import Ref
 from strandline.repository.upkeep.content import compare
 from strandline.spark.metadata import entries
-from strandline.spark.session import parallelism
+from strandline.spark.session import parallelism, refuse_two_stores
 from strandline.spark.versions import refuse_other_versions
 
 COMPARED = pa.schema([(name, pa.string()) for name in ("path", "physical_address", "how", "problem")])
@@ -34,6 +34,7 @@ def verify(spark: SparkSession, ref: Ref, prefix: str = "") -> DataFrame:
         UsageError: an executor has another strandline, or workers of Spark could not read the files.
         RangeLocked: a part of it may not be read by others.
     """
+    refuse_two_stores(ref._core)
     refuse_other_versions(spark)
     found = entries(spark, ref, prefix).select("path", "physical_address", "size", "checksum")
     once = found.groupBy("physical_address").agg(

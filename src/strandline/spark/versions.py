@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
@@ -29,8 +30,22 @@ def refuse_other_versions(spark: SparkSession) -> None:
             raise UsageError(
                 f"The executor on {host} {has}, and this driver is {strandline.__version__}.",
                 next="Ship the driver's package with the job: spark-submit --py-files strandline.zip, or a packed "
-                "environment (docs/cluster.md).",
+                "environment (docs/jobs.md).",
             )
+
+
+def refuse_other_version(driver: str) -> None:
+    """Refuse, in a task, work that another version describes: its executor may have come after all were asked.
+
+    Raises:
+        UsageError: the driver has another version.
+    """
+    if driver != strandline.__version__:
+        raise UsageError(
+            f"The executor on {socket.gethostname()} has strandline {strandline.__version__}, and this driver is "
+            f"{driver}.",
+            next="Ship the driver's package with the job (docs/jobs.md).",
+        )
 
 
 def _asking() -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:

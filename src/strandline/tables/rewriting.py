@@ -18,14 +18,15 @@ import pyarrow.compute as pc
 
 from strandline.blob import BlobStore, Resolver
 from strandline.engines import engine
-from strandline.errors import UsageError
+from strandline.errors import StorageError, UsageError
 from strandline.tables.arrow_rows import ArrowRows, refuse_unfit, write_files
 from strandline.tables.frames import Scan, rows_of
+from strandline.tables.given import reason_of
+from strandline.tables.history import REWRITE, Mark, digest_of, write_of
 from strandline.tables.layout import partition_folders
 from strandline.tables.outcomes import FilesRewritten
 from strandline.tables.record import TableRecord, WriteOptions
-from strandline.tables.scan import TableFile, rows_in
-from strandline.tables.statistics import REWRITTEN
+from strandline.tables.scan import TableFile
 from strandline.tables.table import Table
 from strandline.tables.writing import Written, planned, write_rows
 from strandline.tables.written import WrittenRows
@@ -101,7 +102,7 @@ def rewrite(table: Table, how: Rewriting, where: Any, spark: Any) -> FilesRewrit
     rewriters: Rewriters
     core = branch._core
     namespace = core.resolver.namespace
-    rewriters = RewritersHere(namespace, core.resolver) if spark is None else engine("spark").rewriters(spark)
+    rewriters = engine("spark").rewriters(spark, core) if spark else RewritersHere(namespace, core.resolver)
     chosen = chosen_groups(files, how)
     if not chosen:
         return FilesRewritten()
@@ -153,18 +154,38 @@ def chosen_groups(files: Sequence[TableFile], how: Rewriting) -> list[list[Table
     return [group for group in groups if len(group) > (0 if how.is_ordered else 1)]
 
 
-def is_rewriting(went: Sequence[TableFile], came: Sequence[TableFile]) -> bool:
-    """Whether what a commit did to files was to write rows of the table anew: no row came or went."""
-    if not came or any(REWRITTEN not in (file.info.user_metadata or "") for file in came):
-        return False
-    before, after = rows_in(went), rows_in(came)
-    return before is not None and before == after
+def new_beside(marks: Sequence[Mark], went: Sequence[TableFile], came: Sequence[TableFile]) -> list[TableFile] | None:
+    """The files that came with new rows, if those that went were written anew; None if that is not known.
+
+    The mark of a rewriting names the files that it took the place of. It counts only if those are the very files that
+    went: after a change of the rows, or of other files as well, they are not.
+
+    Args:
+        marks: that came with the files.
+    """
+    written = {mark.write: mark.replaced for mark in marks if mark.mode == REWRITE}
+    if len(written) != 1:
+        return None
+    ((write, replaced),) = written.items()
+    if digest_of(file.info.physical_address for file in went) != replaced:
+        return None
+    return [file for file in came if write_of(file.info.physical_address) != write]
 
 
 def write_group(group: Group, store: BlobStore, resolver: Resolver) -> list[str]:
     """Write the rows of a group, wherever this runs."""
     place = f"table {group.path!r}"
-    batches = rows_of(Scan(resolver, group.record, group.files, lambda: place))
+    try:
+        return _write_group(group, store, rows_of(Scan(resolver, group.record, group.files, lambda: place)))
+    except (pa.ArrowException, MemoryError) as error:
+        raise StorageError(
+            f"Files of table {group.path!r} could not be written anew: {reason_of(error)}.",
+            safe="Nothing of it is visible.",
+            next="Give the process more memory, or rewrite with a smaller target_file_bytes.",
+        ) from error
+
+
+def _write_group(group: Group, store: BlobStore, batches: Iterator[pa.RecordBatch]) -> list[str]:
     first = next(batches, None)
     if first is None:
         return []
@@ -177,12 +198,12 @@ def write_group(group: Group, store: BlobStore, resolver: Resolver) -> list[str]
         rows = ArrowRows(first.schema, all_batches).fitted(group.record)
         return write_files(rows, group.record, store, group.prefix, None, group.path)
     whole = pa.Table.from_batches([first, *batches])
-    ordered = whole.take(_order(whole, group.how))
+    order = _order(whole, group.how)
     # by their share of the bytes that the same rows had in files, which tells more than their size in memory
     most = max(1, whole.num_rows * group.how.target_file_bytes // max(1, group.bytes))
     names: list[str] = []
-    for at in range(0, ordered.num_rows, most):
-        part = ordered.slice(at, most)
+    for at in range(0, whole.num_rows, most):
+        part = whole.take(order.slice(at, most))  # file by file: a copy of all of it would not fit beside it
         rows = ArrowRows(part.schema, part.to_batches).fitted(group.record)
         names += write_files(rows, group.record, store, group.prefix, None, group.path)
     return names

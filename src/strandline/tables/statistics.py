@@ -40,18 +40,13 @@ class Statistics(msgspec.Struct, frozen=True):
     columns: dict[str, tuple[Any, Any, int | None]] = {}
 
 
-REWRITTEN = "strandline.rewritten"
-"""User metadata of a file whose rows were all in the table already, in files that it took the place of."""
-
-
-def encode_statistics(statistics: Statistics, *, rewritten: bool = False) -> str:
+def encode_statistics(statistics: Statistics) -> str:
     """The user metadata of a file; columns at the end are left out if all of them need too much space."""
-    more = {REWRITTEN: "1"} if rewritten else {}
     kept = dict(statistics.columns)
     while True:
         text = msgspec.json.encode(Statistics(statistics.rows, kept))
         if len(text) <= STATISTICS_MAX_BYTES or not kept:
-            found = user_metadata_json({KEY: text.decode(), **more})
+            found = user_metadata_json({KEY: text.decode()})
             assert found is not None
             return found
         for name in list(kept)[-max(1, len(kept) // 8) :]:

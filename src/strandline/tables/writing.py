@@ -47,7 +47,7 @@ from strandline.tables.record import (
     plan_record,
     with_schema_default,
 )
-from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key, total_rows
+from strandline.tables.scan import PartitionKey, Pruning, TableFile, partition_key, rows_in, total_rows
 from strandline.tables.statistics import Statistics, columns_to_read, encode_statistics, parquet_statistics
 from strandline.tables.table import Table
 from strandline.tree.rows import Entry
@@ -182,11 +182,13 @@ def _write(
             ) from error
         raise
     rows_written = total_rows(statistics.get(file.info.physical_address) for file in files)
+    if rewritten:
+        _refuse_other_count(table, rows_in(rewritten), rows_written)
     # a file without rows, as Spark writes one for an empty frame, would only be opened by each reader
     files = [file for file in files if _rows(file, statistics) != 0]
     if replaced is not None and replaced.where and not replaced.taken and rows_written == 0:
         files, replaced = [], None  # nothing is replaced by nothing, and nobody needs to hear of it
-    entries = [(file.info.path, _entry(file, statistics, rewritten=bool(rewritten))) for file in files]
+    entries = [(file.info.path, _entry(file, statistics)) for file in files]
     if held != record:
         entry = upload(core, branch._new_key(RECORD_NAME), RECORD_NAME, encode_record(record), "application/json", None)
         entries.append((table.record_path, entry))
@@ -223,6 +225,16 @@ def _write(
         engine_seconds=engine_seconds,
         strandline_seconds=time.monotonic() - started - engine_seconds,
     )
+
+
+def _refuse_other_count(table: Table, before: int | None, after: int | None) -> None:
+    """Refuse to put other files in the place of some if they have more rows, or fewer."""
+    if before is not None and after is not None and before != after:
+        raise StorageError(
+            f"{before:,} rows of table {table.path!r} were to be written anew, and {after:,} were written.",
+            safe="Nothing of it is visible on the branch.",
+            next="Look for damaged files: `strandline fsck --content`; then repeat the call.",
+        )
 
 
 def planned(
@@ -476,8 +488,8 @@ def _rows(file: TableFile, statistics: dict[str, Statistics]) -> int | None:
     return None if known is None else known.rows
 
 
-def _entry(file: TableFile, statistics: dict[str, Statistics], *, rewritten: bool) -> Entry:
+def _entry(file: TableFile, statistics: dict[str, Statistics]) -> Entry:
     info = file.info
     known = statistics.get(info.physical_address)
-    metadata = None if known is None else encode_statistics(known, rewritten=rewritten)
+    metadata = None if known is None else encode_statistics(known)
     return Entry(info.physical_address, info.size, info.checksum, info.modified_at_us, info.content_type, metadata)

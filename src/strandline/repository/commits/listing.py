@@ -136,7 +136,7 @@ def _in_a_namespace(marker: str) -> UsageError:
 
 def _refuse_bad_paths(paths: list[str]) -> None:
     """Refuse what could never be read or deleted again by its path."""
-    bad = [path for path in paths if not path.isprintable() and ("\0" in path or not _is_text(path))]
+    bad = [path for path in paths if not path.isprintable() and ("\0" in path or not is_text(path))]
     bad += [
         path
         for path in paths
@@ -150,7 +150,7 @@ def _refuse_bad_paths(paths: list[str]) -> None:
         )
 
 
-def _is_text(path: str) -> bool:
+def is_text(path: str) -> bool:
     try:
         path.encode()
     except UnicodeEncodeError:

@@ -9,7 +9,9 @@ ranges pass through the driver.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -21,13 +23,14 @@ from strandline.blob import BlobInfo, BlobStore, open_store
 from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import NewHead
 from strandline.core.repository_core import RepositoryCore
-from strandline.errors import Contention, UsageError
+from strandline.errors import Contention, StorageError, UsageError
 from strandline.ids import prefix_end
 from strandline.progress import Progress
 from strandline.repository.commits.listing import (
     ImportSource,
     NothingNew,
     below_one,
+    is_text,
     no_object,
     references,
     refuse_namespaces,
@@ -44,7 +47,7 @@ from strandline.tree.store import Tree, TreeRef, TreeStore
 
 CACHE_MAX_BYTES = 32 << 20
 ATTEMPTS = 5
-"""How often an import is laid over a head whose rows below its destination others have changed meanwhile."""
+"""How often the sources are listed, if others change what lies at the destinations meanwhile."""
 
 
 class Slice(msgspec.Struct, frozen=True):
@@ -119,6 +122,7 @@ def cut(slice: Slice) -> Cut:
     """
     trees = TreeStore(open_store(slice.namespace), CACHE_MAX_BYTES, has_levels=slice.has_levels)
     source = open_store(slice.root)
+    _refuse_missing(source)
     tree = trees.tree(slice.tree)
     start, end = _paths_of(slice)
     held = list(trees.ranges(tree, start))
@@ -130,6 +134,17 @@ def cut(slice: Slice) -> Cut:
         made += [trees.write_range(chunk, known) for chunk in chunker.feed(rows, ends)]
     rest = [trees.write_range(rows, known) for rows in chunker.finish()]
     return Cut(made, rest[0] if rest else None, found.objects)
+
+
+def _refuse_missing(source: BlobStore) -> None:
+    """Refuse a folder that is not there: it would list as empty, and what lies in it would count as gone."""
+    inside = source.local_path("x")
+    if inside is not None and not Path(inside).parent.is_dir():
+        raise StorageError(
+            f"There is no folder {str(Path(inside).parent)!r} on {socket.gethostname()}, where a part of it is listed.",
+            safe="Nothing of the import is visible.",
+            next="Mount it on all executors, or import without Spark.",
+        )
 
 
 def _paths_of(slice: Slice) -> Stretch:
@@ -214,6 +229,12 @@ class SlicedImport:
         self._core, self._sources, self._draft, self._progress = core, sources, draft, progress
         self._workers, self._replaces = workers, replaces
         self._made: tuple[Tree, Tree] | None = None
+        self._listings = 0
+        if core.stores.trees.blobs.own is not core.stores.trees.blobs:
+            raise UsageError(
+                "The bytes of this lake lie in two stores, as it was restored without them, and workers know one.",
+                next="Import without Spark, or restore the lake with its bytes.",
+            )
         self.objects = 0
         for source in sources:
             source.check_destination()
@@ -242,21 +263,22 @@ class SlicedImport:
             Contention: others kept changing what lies at the destinations.
         """
         trees, now = self._core.stores.trees, self._core.commits.tree(head.id)
-        for _ in range(ATTEMPTS):
-            if self._made is None:
-                self._made = now, self._imported(now)
+        if self._made is not None and self._made[0].id != now.id:
             base, imported = self._made
-            if base.id == now.id:
-                return self._on(head, imported, now)
             if not any(next(diff(trees, base, now, one, prefix_end(one)), None) for one in self._prefixes):
                 merged = merge(trees, base, imported, now, {"": "source-wins"})
                 return self._on(head, merged.tree, now)
             self._made = None
-        raise Contention(
-            "Others kept changing what lies where the objects are imported to.",
-            safe="Nothing of the import is visible.",
-            next="Import again when they are done.",
-        )
+        if self._made is None:
+            if self._listings == ATTEMPTS:
+                raise Contention(
+                    f"Others kept changing what lies where the objects are imported to, {ATTEMPTS} times.",
+                    safe="Nothing of the import is visible.",
+                    next="Import again when they are done.",
+                )
+            self._listings += 1
+            self._made = now, self._imported(now)
+        return self._on(head, self._made[1], now)
 
     def _on(self, head: Commit, tree: Tree, now: Tree) -> NewHead:
         if self._core.stores.trees.are_same(tree, now):
@@ -280,7 +302,8 @@ class SlicedImport:
         store = open_store(root)
         refuse_namespaces(store, prefix)
         self._progress("looking for places to cut", 0, None)
-        cuts = store.cuts(prefix, self._workers.wanted)
+        # a key that is no text is refused by the worker that lists it
+        cuts = [key for key in store.cuts(prefix, self._workers.wanted) if is_text(key)]
         trees = self._core.stores.trees
         namespace = self._core.resolver.namespace.url
         edges: list[tuple[str, str | None]] = list(zip(["", *cuts], [*cuts, None], strict=True))

@@ -50,9 +50,10 @@ def place_of(options: Mapping[str, str]) -> Place:
     """
     if not options:
         raise UsageError(
-            "Spark gives a table of its catalog none of the options that it was created with (seen in 4.1 to 4.3).",
-            next="Make a temporary view: CREATE TEMPORARY VIEW … USING strandline OPTIONS (path '…'); INSERT INTO "
-            "writes to it.",
+            "No table is named. Spark gives a table of its own catalog none of the options that it was created with "
+            "(seen in 4.1 to 4.3).",
+            next=f"{ADVICE} In SQL make a view: CREATE TEMPORARY VIEW … USING strandline OPTIONS (path '…'); INSERT "
+            "INTO writes to it.",
         )
     path = options.get("path") or ""
     if options.get("repo") or options.get("ref"):

@@ -16,10 +16,13 @@ from strandline.branch.commits import Commit
 from strandline.errors import Conflict, TableNotFound, UsageError
 from strandline.results.rows import ObjectInfo
 from strandline.spark.format.options import FOLLOWING, READING, opened, refuse_other_types, refuse_unknown
+from strandline.spark.session import refuse_two_stores
 from strandline.tables.condition import Condition
 from strandline.tables.frames import Scan, rows_of
+from strandline.tables.history import Mark, decode_mark
+from strandline.tables.layout import folder_of
 from strandline.tables.record import TableRecord
-from strandline.tables.rewriting import is_rewriting
+from strandline.tables.rewriting import new_beside
 from strandline.tables.scan import TableFile, data_files
 from strandline.tables.table import Table
 
@@ -43,6 +46,7 @@ def partitions_of(
     table: Table, record: TableRecord, files: Sequence[TableFile], condition: Condition | None, columns: Sequence[str]
 ) -> Sequence[InputPartition]:
     """Files as tasks; one task without files if there are none."""
+    refuse_two_stores(table.ref._core)
     url, place = table.ref._core.resolver.namespace.url, table._describe()
     return [FilesPartition(url, record, part, condition, place, columns) for part in _split(files) or [[]]]
 
@@ -121,17 +125,17 @@ class TableStreamReader(DataSourceStreamReader):
         lake, followed = opened(self._options)
         with lake:
             table = Table(followed.ref._other(end["commit"]), followed.path)
-            came = _all_files(table) if not start["commit"] else self._came(table, start["commit"])
-            if not came:
+            record, files = _all_files(table) if not start["commit"] else self._came(table, start["commit"])
+            if record is None or not files:
                 return []
-            record = table.record
             refuse_other_types(record, self._schema, table)
-            files = list(data_files(came, table.prefix, record))
             return partitions_of(table, record, files, None, self._schema.names)
 
-    def _came(self, table: Table, start: str) -> list[ObjectInfo]:
-        """The files that came since a commit, step by step: some may be gone again, rewritten together."""
-        found: list[ObjectInfo] = []
+    def _came(self, table: Table, start: str) -> tuple[TableRecord | None, list[TableFile]]:
+        """The files that came since a commit, step by step: some may be gone again, rewritten together. And what the
+        table was at the end, or before it went."""
+        found: list[TableFile] = []
+        record: TableRecord | None = None
         for left, right in pairwise(_steps(table, start)):
             before, after = (Table(table.ref._other(commit), table.path) for commit in (left, right))
             came: list[ObjectInfo] = []
@@ -141,8 +145,12 @@ class TableStreamReader(DataSourceStreamReader):
                     came.append(change.after)
                 if change.before is not None:
                     went.append(change.before)
-            gone = _data_files(before, went)
-            if gone and is_rewriting(gone, _data_files(after, came)):
+            if not came and not went:
+                continue
+            (_, gone), (now, new) = _data_files(before, went), _data_files(after, came)
+            record = now or record
+            if gone and (beside := new_beside(_marks(table, came), gone, new)) is not None:
+                found += beside
                 continue
             if gone and not self._may_remove:
                 raise Conflict(
@@ -152,14 +160,14 @@ class TableStreamReader(DataSourceStreamReader):
                     next='Follow the rows that come and go with the format "strandline.changes", or give '
                     '.option("removals", "ignore"): then rows of replaced files come again.',
                 )
-            found += came
-        return found
+            found += new
+        return table._find_record()[1] or record, found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_partition(partition)
 
     def commit(self, end: Offset) -> None:
-        """Nothing: the commits that offsets name are kept as all commits are."""
+        """Nothing: commits that offsets name are kept as others are, by the retention rule of the repository."""
 
     def stop(self) -> None:
         """Nothing is held."""
@@ -180,15 +188,22 @@ def _until(table: Table, start: str) -> list[Commit]:
     return []
 
 
-def _data_files(table: Table, infos: Sequence[ObjectInfo]) -> list[TableFile]:
+def _data_files(table: Table, infos: Sequence[ObjectInfo]) -> tuple[TableRecord | None, list[TableFile]]:
     _, record = table._find_record()
-    return [] if record is None else list(data_files(infos, table.prefix, record))
+    return record, [] if record is None else list(data_files(infos, table.prefix, record))
 
 
-def _all_files(table: Table) -> list[ObjectInfo]:
+def _marks(table: Table, came: Sequence[ObjectInfo]) -> list[Mark]:
+    """The marks of overwrites among objects."""
+    found = [(folder_of(info.path), info.user_metadata) for info in came]
+    return [decode_mark(said, is_whole=folder == table.path) for folder, said in found if folder]
+
+
+def _all_files(table: Table) -> tuple[TableRecord | None, list[TableFile]]:
     if not table.exists():
         raise TableNotFound(f"{table.path!r} is not a table of {table.ref!r}.", next="Write it first.")
-    return [found for found in table.ref.list(table.prefix) if isinstance(found, ObjectInfo)]
+    record = table.record
+    return record, list(table._files(record))
 
 
 def _split(files: Sequence[TableFile]) -> list[list[TableFile]]:
