@@ -14,6 +14,7 @@ from strandline.branch.rules import writers
 from strandline.branch.rules.record import WriterRecord, seal
 from strandline.branch.token_queue import is_condemned
 from strandline.branch.transactions import Repeat, TransactionRecord, forget, settle
+from strandline.core.node import one_write
 from strandline.envelope import encode
 from strandline.errors import (
     Fenced,
@@ -220,6 +221,26 @@ def test_a_writer_that_was_pushed_off_comes_back_without_its_transaction(
     with main.transaction("nightly", "next") as following:
         following.put("next", b"2")
     assert main.read("next") == b"2"
+
+
+def test_names_that_were_made_up_do_not_fill_the_record(
+    drivers: tuple[Client, Client], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They never come back, and each swap writes all names; those that jobs have, and open ones, are not touched."""
+    main = drivers[0].main
+    monkeypatch.setattr(writers, "MAX_UNNAMED", 3)
+    with main.transaction("nightly", "job") as job:
+        job.put("job", b"1")
+    under_way = main.transaction(one_write(), "a long write").begin()
+    for number in range(6):
+        with main.transaction(one_write(), "a write") as tx:
+            tx.put(f"part-{number}", b"1")
+    names = main._at.read().branch.writers
+    assert sum(name.startswith(writers.UNNAMED) for name in names) == 4
+    assert "nightly" in names
+    under_way.put("late", b"2")
+    under_way.commit()
+    assert main.read("late") == b"2"
 
 
 def test_a_reset_under_way_meets_a_lock(one: Client, two: Client) -> None:

@@ -18,6 +18,8 @@ from strandline.ids import CommitId
 
 MAX_WRITERS = 1_024
 """More names than a branch has jobs; 1,024 of them take 76 KB of the record."""
+MAX_UNNAMED = 64
+"""Of them, names that were made up and whose write has ended."""
 RETIRED = "(retired)"
 """The node that a retired writer is assigned to: none is called so, and nobody can begin under its name."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._:@/+-]{0,127}", re.ASCII)
@@ -85,8 +87,19 @@ def to_forget(branch: BranchRecord, name: str) -> str | None:
     """Which name a begin under `name` pushes off the record: the one that has been idle for longest.
 
     One with an open transaction goes only if no other is left, and thereby fences it. Names that were assigned stay.
+    Names that were made up for one write never come back, so only some of them are kept.
     """
-    if name in branch.writers or len(branch.writers) < MAX_WRITERS:
+    if name in branch.writers:
+        return None
+    if name.startswith(UNNAMED):
+        done = [
+            (held.started, key)
+            for key, held in branch.writers.items()
+            if key.startswith(UNNAMED) and not held.is_open and not held.node
+        ]
+        if len(done) >= MAX_UNNAMED:
+            return min(done)[1]
+    if len(branch.writers) < MAX_WRITERS:
         return None
     free = [(held.is_open, held.started, key) for key, held in branch.writers.items() if not held.node]
     if not free:
