@@ -420,3 +420,14 @@ def test_small_files_of_a_table_are_rewritten(lake_cli: Run, tmp_path: Path) -> 
     assert lake_cli("table", "rewrite", "nyc/main/t")[1].strip() == "No file has to be rewritten."
     assert lake_cli("table", "rewrite", "nyc/main/t", "--sort-by", "none")[0] == 2
     assert lake_cli("table", "rewrite", "nyc/main/t", "--target-mib", "0")[0] == 2
+
+
+def test_a_workload_gets_its_bill_without_a_lake(cli: Run, tmp_path: Path) -> None:
+    code, out, _ = cli("cost", "--objects", "1000000000", "--commits", "10000", "--json")
+    rows = [json.loads(line) for line in out.splitlines()]
+    assert code == 0
+    assert {row["kind"] for row in rows} == {"blob get", "blob put", "blob list", "storage", "in all"}
+    assert rows[-1]["dollars"] == pytest.approx(sum(row["dollars"] for row in rows[:-1]), abs=0.05)
+    (tmp_path / "prices.json").write_text('{"pot": 1}')
+    assert cli("cost", "--prices", str(tmp_path / "prices.json"))[0] == 2
+    assert cli("cost", "--objects", "0")[0] == 2

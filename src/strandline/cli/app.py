@@ -34,6 +34,7 @@ COMMANDS = {
     "backup": "lake_commands.backup",
     "restore": "lake_commands.restore",
     "upgrade": "lake_commands.upgrade",
+    "cost": "cost_commands.cost",
     "compact": "upkeep_commands.compact",
     "reflog": "upkeep_commands.reflog",
     "fsck": "upkeep_commands.fsck",

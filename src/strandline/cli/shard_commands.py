@@ -8,17 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import pyarrow as pa
 import typer
 
 import strandline
+from strandline.cli.cost_commands import prices_in, show_bill
 from strandline.cli.output import Output, counted
 from strandline.cli.session import JsonOption, LakeOption, Session, session
 from strandline.clock import from_us
 from strandline.errors import InvalidSettings, ShardTimeout, UsageError
 from strandline.places import shard_named
-from strandline.shards.cost import Plan, Prices, plan_bill
+from strandline.shards.cost import Plan, plan_bill
 from strandline.shards.deciding.service import service_token
 from strandline.shards.rows.codec import DIFF, TIME
 from strandline.shards.shard import Shard
@@ -258,22 +258,7 @@ def cost(
     as_json: JsonOption = False,
 ) -> None:
     """Rehearse writing to shards, and say what a year of it costs in an object store."""
-    bill = plan_bill(Plan(sources, rate, every, listeners), _prices(prices))
-    rows = [{"kind": item.kind, "requests": item.requests, "dollars": round(item.dollars, 2)} for item in bill.items]
-    total = {"kind": "in all", "requests": bill.requests, "dollars": round(bill.dollars, 2)}
-    Output(as_json).rows([*rows, total], ("kind", "requests", "dollars"))
-
-
-def _prices(file: Path | None) -> Prices:
-    if file is None:
-        return Prices()
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=Prices)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise UsageError(
-            f"{str(file)!r} is not a table of prices: {error}.",
-            next=f"It may have {', '.join(Prices.__struct_fields__)}.",
-        ) from error
+    show_bill(plan_bill(Plan(sources, rate, every, listeners), prices_in(prices)), Output(as_json))
 
 
 @app.command()
