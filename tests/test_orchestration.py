@@ -123,6 +123,7 @@ def test_dagster_loads_its_assets(lake: str, tmp_path: Path, monkeypatch: pytest
     [
         ["import", "/none/such", "nyc/main/in"],
         ["verify", "nyc"],
+        ["verify", "nyc/main/none/"],
         ["rewrite", "nyc/main"],
         ["rewrite", "nyc/main/none"],
         ["gc", "none"],
@@ -169,6 +170,6 @@ def test_jobs_do_their_work_and_say_what_they_did(
     assert ended.value.code == job.SPARK_FAILED
     assert "Traceback" not in capsys.readouterr().err
     (tmp_path / "landing" / "a.csv").write_bytes(b"changed")
-    assert done("verify", "nyc/main/in/")[0] == 1
+    assert done("verify", "nyc/main/in/")[0] == 11
     code, told = done("gc", "nyc")
     assert (code, told["deleted"]) == (0, False)

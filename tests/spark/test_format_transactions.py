@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 import strandline
-from strandline.errors import Conflict, Fenced, StrandlineError
+from strandline.errors import Conflict, Fenced, StrandlineError, UsageError
 from strandline.repository.branch import Branch
 from strandline.spark.format.options import job_of
 from strandline.spark.format.reader import FilesPartition, TableStreamReader, read_partition
@@ -86,6 +86,13 @@ def test_a_job_with_a_token_happens_once(main: Branch, planned: Callable[..., Ta
         writer = planned(writer="nightly", token="the 25th")
         writer.commit([writer.write(batches(1))])
     assert ks(main) == [1]
+
+
+def test_a_job_with_one_token_may_write_two_tables(main: Branch, planned: Callable[..., TableWriter]) -> None:
+    for path in ("nyc/main/t", "nyc/main/other"):
+        writer = planned(path=path, writer="nightly", token="the 25th")
+        writer.commit([writer.write(batches(1))])
+    assert main.table("other").count() == main.table("t").count() == 1
 
 
 def test_a_commit_that_is_called_again_publishes_nothing_more(
@@ -292,7 +299,15 @@ def test_a_column_that_became_wider_says_so(main: Branch, stream: Callable[..., 
 
 def test_a_table_that_is_not_there_says_so(main: Branch, stream: Callable[..., TableStreamReader]) -> None:
     with pytest.raises(StrandlineError, match="not a table"):
-        stream().partitions({"commit": ""}, stream().latestOffset())
+        stream().partitions(stream().initialOffset(), stream().latestOffset())
+
+
+def test_a_checkpoint_of_another_table_is_refused(main: Branch, stream: Callable[..., TableStreamReader]) -> None:
+    main.table("t").write(numbers(1), message="first")
+    main.table("other").write(numbers(2), message="another")
+    other = stream(path="nyc/main/other")
+    with pytest.raises(UsageError, match="of a stream of 'nyc/main/t', and this one is of 'nyc/main/other'"):
+        other.partitions(stream().latestOffset(), other.latestOffset())
 
 
 @pytest.mark.parametrize(
@@ -308,3 +323,6 @@ def test_wrong_options_of_a_stream_are_named(
 ) -> None:
     with pytest.raises(StrandlineError, match=said):
         stream(**options).initialOffset()
+    if "start" not in options:  # a query that goes on does not ask where it begins
+        with pytest.raises(StrandlineError, match=said):
+            stream(**options).latestOffset()

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import strandline
+from strandline.errors import Corrupted
 from strandline.repository.branch import Branch
 
 pytestmark = pytest.mark.spark
@@ -34,3 +35,12 @@ def test_groups_are_written_by_executors(spark: SparkSession, main: Branch) -> N
     order = [("k", "ascending")]
     assert other.table("t").to_arrow().sort_by(order).equals(main.table("t").to_arrow().sort_by(order))
     assert other.table("t").to_spark(spark).count() == 400
+
+
+def test_a_damaged_file_is_named_by_its_task(spark: SparkSession, main: Branch) -> None:
+    table = main.table("t")
+    (first, *_) = table._files(table.record)
+    store = main._core.resolver.namespace
+    store.put(first.info.physical_address, store.get(first.info.physical_address)[:-5])
+    with pytest.raises(Corrupted, match=first.relative.rpartition("/")[2]):
+        table.rewrite_files(spark=spark)

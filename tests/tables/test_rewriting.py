@@ -12,15 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from strandline.errors import Conflict, StorageError, TableNotFound, UsageError
+from strandline.errors import Conflict, Corrupted, StorageError, TableNotFound, UsageError
 from strandline.repository.branch import Branch
 from strandline.results.rows import ObjectInfo
 from strandline.tables import rewriting
+from strandline.tables.record import TableRecord, encode_record
 from strandline.tables.rewriting import Rewriting, chosen_groups, z_values
 from strandline.tables.scan import TableFile
 from strandline.tables.table import Table
 
 MIB = 1 << 20
+FIELD = {"name": "k", "type": "long", "nullable": True, "metadata": {}}
 
 
 def rows(*ks: int) -> pa.Table:
@@ -113,6 +115,21 @@ def test_a_rewriting_that_loses_rows_is_refused(table: Table, main: Branch, monk
     with pytest.raises(StorageError, match="60 rows of table 't' were to be written anew, and 30"):
         table.rewrite_files()
     assert files(table) == before
+
+
+def test_a_damaged_file_is_named_and_stays(table: Table, main: Branch) -> None:
+    (first, *_) = table._files(table.record)
+    store = main._core.resolver.namespace
+    store.put(first.info.physical_address, store.get(first.info.physical_address)[:-5])
+    with pytest.raises(Corrupted, match=first.relative.rpartition("/")[2]):
+        table.rewrite_files()
+
+
+def test_a_table_in_another_format_is_left_alone(main: Branch) -> None:
+    main.put("csv/_strandline_table.json", encode_record(TableRecord(fields=(FIELD,), file_format="csv")))
+    main.commit("a table in CSV")
+    with pytest.raises(UsageError, match="only tables in Parquet"):
+        main.table("csv").rewrite_files()
 
 
 def test_rows_are_sorted_within_files(main: Branch) -> None:

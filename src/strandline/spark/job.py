@@ -16,14 +16,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import strandline
-from strandline.errors import StrandlineError, UsageError
+from strandline.errors import Corrupted, NotFound, StrandlineError, UsageError, kind_of
 from strandline.lake import Lake
 from strandline.places import Place, place_on_a_ref
 from strandline.spark.session import configure, reason_of
 from strandline.spark.verifying import verify
 
 SPARK_FAILED = 70
-"""An exit code of its own: 1 is a verification that found something."""
+"""An exit code of its own."""
 SHOWN = 100
 """Problems that a verification prints; all of them are in what it writes with --to."""
 
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"Spark failed: {reason_of(error)}.", file=sys.stderr)
         sys.exit(SPARK_FAILED)
     print(json.dumps(told))
-    sys.exit(1 if told.get("problems") else 0)
+    sys.exit(kind_of(Corrupted).exit_code if told.get("problems") else 0)
 
 
 def _import(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
@@ -60,6 +60,8 @@ def _verify(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[
     if given.to:
         found.write.mode("errorifexists").parquet(given.to)
     counts = {row["how"]: row["count"] for row in found.groupBy("how").count().collect()}
+    if place.path and not counts:
+        raise NotFound(f"Nothing lies below {given.place!r}.", next="Check the prefix: a folder ends in a slash.")
     bad = found.where("problem IS NOT NULL")
     for row in bad.orderBy("path").limit(SHOWN).collect():
         print(row["problem"], file=sys.stderr)

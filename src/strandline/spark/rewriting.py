@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 import strandline
 from strandline.blob import Resolver, open_store
 from strandline.core.repository_core import RepositoryCore
-from strandline.errors import StorageError, UsageError
+from strandline.errors import FormatError, ObjectMissing, StorageError, UsageError
 from strandline.spark.session import described, reason_of, refuse_two_stores
 from strandline.spark.versions import refuse_other_version, refuse_other_versions
 from strandline.tables.rewriting import Group, Rewriters, write_group
@@ -45,7 +45,9 @@ class _OnSpark:
         frame = self._spark.createDataFrame(rows).repartitionByRange(len(groups), "at")
         try:
             with described(self._spark, f"strandline: rewrite {len(groups)} groups of files of {groups[0].path}"):
-                made = frame.mapInArrow(_write_all, "at LONG, names ARRAY<STRING>").toArrow().to_pylist()
+                made = (
+                    frame.mapInArrow(_write_all, "at LONG, names ARRAY<STRING>, refused BINARY").toArrow().to_pylist()
+                )
         except Exception as error:
             raise StorageError(
                 f"Spark could not rewrite the files of table {groups[0].path!r}: {reason_of(error)}.",
@@ -53,15 +55,22 @@ class _OnSpark:
                 next="Look at Spark's logs, then repeat the call.",
             ) from error
         for row in sorted(made, key=lambda row: int(row["at"])):
+            if row["refused"]:
+                raise pickle.loads(row["refused"])
             yield row["names"]
 
 
 def _write_all(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    schema = pa.schema([("at", pa.int64()), ("names", pa.list_(pa.string()))])
+    """Write groups in a task. What is wrong with files is answered; all else is raised, and Spark tries again."""
+    schema = pa.schema([("at", pa.int64()), ("names", pa.list_(pa.string())), ("refused", pa.binary())])
     for batch in batches:
         for row in batch.to_pylist():
             refuse_other_version(row["version"])
             group: Group = pickle.loads(row["group"])
             store = open_store(group.url)
-            names = write_group(group, store, Resolver(store))
-            yield pa.RecordBatch.from_pylist([{"at": row["at"], "names": names}], schema)
+            told: dict[str, object] = {"at": row["at"]}
+            try:
+                told["names"] = write_group(group, store, Resolver(store))
+            except (UsageError, ObjectMissing, FormatError) as error:
+                told["refused"] = pickle.dumps(error)
+            yield pa.RecordBatch.from_pylist([told], schema)

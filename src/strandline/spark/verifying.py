@@ -34,9 +34,9 @@ def verify(spark: SparkSession, ref: Ref, prefix: str = "") -> DataFrame:
         UsageError: an executor has another strandline, or workers of Spark could not read the files.
         RangeLocked: a part of it may not be read by others.
     """
+    found = entries(spark, ref, prefix).select("path", "physical_address", "size", "checksum")
     refuse_two_stores(ref._core)
     refuse_other_versions(spark)
-    found = entries(spark, ref, prefix).select("path", "physical_address", "size", "checksum")
     once = found.groupBy("physical_address").agg(
         *(F.min_by(name, "path").alias(name) for name in ("path", "size", "checksum"))
     )

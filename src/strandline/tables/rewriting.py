@@ -117,6 +117,11 @@ def rewrite(table: Table, how: Rewriting, where: Any, spark: Any) -> FilesRewrit
 
 
 def _check(table: Table, record: TableRecord, how: Rewriting) -> None:
+    if record.file_format != "parquet":
+        raise UsageError(
+            f"Table {table.path!r} is in {record.file_format}, and only tables in Parquet are written anew.",
+            next="Overwrite it with its own rows: table.write(…, mode='overwrite').",
+        )
     refuse_unfit(record)
     if how.sort_by and how.z_order_by:
         raise UsageError("Rows have one order.", next="Give sort_by or z_order_by.")

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from strandline.blob import Resolver, open_store
 from strandline.branch.commits import Commit
 from strandline.errors import Conflict, TableNotFound, UsageError
+from strandline.lake import Lake
 from strandline.results.rows import ObjectInfo
 from strandline.spark.format.options import FOLLOWING, READING, opened, refuse_other_types, refuse_unknown
 from strandline.spark.session import refuse_two_stores
@@ -87,7 +88,7 @@ class TableReader(DataSourceReader):
 
 
 Offset = dict[str, str]
-"""How far a stream has come: "commit" is the id of one; "" is before the first."""
+"""How far a stream has come: "commit" is the id of one, "" before the first; "table" is the place that it is of."""
 
 
 class TableStreamReader(DataSourceStreamReader):
@@ -97,32 +98,41 @@ class TableStreamReader(DataSourceStreamReader):
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        refuse_unknown(options, FOLLOWING)
-        removals = options.get("removals") or "fail"
-        if removals not in ("fail", "ignore"):
-            raise UsageError(f"removals {removals!r} is unknown.", next="Use fail or ignore.")
         self._options = dict(options)
         self._schema = schema
-        self._may_remove = removals == "ignore"
+        self._may_remove = options.get("removals") == "ignore"
+
+    def _opened(self) -> tuple[Lake, Table]:
+        """The lake and the table, after a look at the options: an error that came earlier, Spark would not show."""
+        refuse_unknown(self._options, FOLLOWING)
+        removals = self._options.get("removals") or "fail"
+        if removals not in ("fail", "ignore"):
+            raise UsageError(f"removals {removals!r} is unknown.", next="Use fail or ignore.")
+        return opened(self._options)
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         start = self._options.get("start") or ""
-        if not start:
-            return Offset({"commit": ""})
-        lake, table = opened(self._options)
+        lake, table = self._opened()
         with lake:
+            if not start:
+                return _offset(table, "")
             ref = table.ref if start == "now" else table.ref._other(start)
-            return Offset({"commit": ref.commit_id})
+            return _offset(table, ref.commit_id)
 
     def latestOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        lake, table = opened(self._options)
+        lake, table = self._opened()
         with lake:
-            return Offset({"commit": table.ref.commit_id})
+            return _offset(table, table.ref.commit_id)
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:
+        if start["table"] != end["table"]:
+            raise UsageError(
+                f"The checkpoint is of a stream of {start['table']!r}, and this one is of {end['table']!r}.",
+                next="Give each stream a checkpoint of its own.",
+            )
         if start["commit"] == end["commit"]:
             return []
-        lake, followed = opened(self._options)
+        lake, followed = self._opened()
         with lake:
             table = Table(followed.ref._other(end["commit"]), followed.path)
             record, files = _all_files(table) if not start["commit"] else self._came(table, start["commit"])
@@ -171,6 +181,10 @@ class TableStreamReader(DataSourceStreamReader):
 
     def stop(self) -> None:
         """Nothing is held."""
+
+
+def _offset(table: Table, commit: str) -> Offset:
+    return {"commit": commit, "table": table.place}
 
 
 def _steps(table: Table, start: str) -> list[str]:

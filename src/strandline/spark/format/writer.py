@@ -86,7 +86,7 @@ class TableWriter(DataSourceArrowWriter):
         fields: list[Field] = schema.jsonValue()["fields"]
         lake, branch = _opened(options)
         with lake:
-            transaction = branch.transaction(job.writer or one_write(), job.message, token=job.token).begin()
+            transaction = branch.transaction(job.writer or one_write(), job.message, token=_token(job, path)).begin()
             if transaction.is_repeat:
                 return cls(options, job, fields, None, None)
             try:
@@ -122,6 +122,11 @@ class TableWriter(DataSourceArrowWriter):
                 resume(branch._core, branch._at, self._saved, "the job's transaction").abort()
             except StrandlineError:
                 return  # it has ended already, as after a commit that was refused; its files will be collected
+
+
+def _token(job: Job, path: str) -> str:
+    """What a repetition is recognised by: the caller's token, for this table. A job may use one for several."""
+    return f"{job.token} {path}" if job.token else ""
 
 
 def _opened(options: Mapping[str, str]) -> tuple[Lake, Branch]:
