@@ -20,10 +20,9 @@ mutations: servers ## rules taken out of copies of the source, one by one: the t
 test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark; and a cluster
 	@$(RUN) $(BUDGETS) $(BIN)/python scripts/side_by_side.py \
 		'env STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions' \
-		'env STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions'
-	@$(RUN) $(BUDGETS) $(BIN)/python scripts/side_by_side.py \
-		'env STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions' \
-		'$(BIN)/python -m pytest -m cluster tests/spark'
+		'bash -c "env STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions && \
+			$(BIN)/python -m pytest -m cluster tests/spark"'
+	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
 
 kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
 	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards tests/server
