@@ -16,7 +16,11 @@ from blake3 import blake3
 
 from strandline.clock import Microseconds, from_us
 from strandline.ids import CommitId
-from strandline.results.rows import Results
+from strandline.results.rows import ObjectInfo, Results
+from strandline.tables.layout import folder_of
+from strandline.tables.place import TableRef
+from strandline.tables.record import RECORD_NAME, TableRecord
+from strandline.tables.scan import TableFile, data_files, rows_in
 
 
 class TableChange(msgspec.Struct, frozen=True):
@@ -200,3 +204,67 @@ def really_changed(marks: Sequence[Mark], added: Files, removed: Files) -> tuple
     if removed.digest != mark.replaced or not 0 <= mark.new_rows <= added.rows:
         return None, None  # another write had touched the same files before
     return mark.new_rows, removed.rows - (added.rows - mark.new_rows)
+
+
+# --- what a commit did -----------------------------------------------------------------------------------------------
+
+
+def change_of(
+    path: str, now: TableRef, before: TableRef | None, new: TableRecord | None, old: TableRecord | None
+) -> TableChange:
+    """What a commit did to the table at a path.
+
+    Args:
+        now, before: the commit, and its first parent, or None.
+        new, old: the records of the table there; None where there is none.
+    """
+    prefix, record_path = f"{path}/", f"{path}/{RECORD_NAME}"
+    commit = now.get_commit()
+    sides: tuple[list[ObjectInfo], list[ObjectInfo]] = ([], [])
+    schema_changed = False
+    marks = []
+    since_us = 0 if before is None else before.get_commit().date_us
+    is_transaction = "strandline.transaction" in commit.metadata  # which may have been begun before its parent
+    for change in () if before is None else before.diff(now.commit_id, prefix):
+        schema_changed = schema_changed or change.path == record_path
+        if folder := change.after is not None and folder_of(change.path):
+            mark = decode_mark(change.after.user_metadata, is_whole=folder == path)
+            marks.append((mark, is_transaction or change.after.modified_at_us >= since_us))
+        for side, info in zip(sides, (change.after, change.before), strict=True):
+            if info is not None:
+                side.append(info)
+    nothing = TableRecord(fields=())
+    added = list(data_files(sides[0], prefix, new or old or nothing))
+    removed = list(data_files(sides[1], prefix, old or new or nothing))
+    came, went = _files_of(added), _files_of(removed)
+    inserted, deleted = really_changed([mark for mark, _ in marks], came, went)
+    return TableChange(
+        commit=commit.id,
+        date_us=commit.date_us,
+        committer=commit.committer,
+        message=commit.message,
+        added_files=len(added),
+        removed_files=len(removed),
+        added_rows=came.rows,
+        removed_rows=went.rows,
+        added_bytes=sum(file.info.size for file in added),
+        removed_bytes=sum(file.info.size for file in removed),
+        schema_changed=schema_changed,
+        operation=operation_of(
+            [mark for mark, is_new in marks if is_new],
+            came,
+            went,
+            came=old is None and new is not None,
+            went=new is None and old is not None,
+            is_merge=len(commit.parents) > 1,
+            schema_changed=schema_changed,
+        ),
+        inserted_rows=inserted,
+        deleted_rows=deleted,
+    )
+
+
+def _files_of(files: list[TableFile]) -> Files:
+    writes = frozenset(write_of(file.info.physical_address) for file in files)
+    digest = digest_of(file.info.physical_address for file in files)
+    return Files(writes, len(files), rows_in(files), digest)

@@ -19,17 +19,7 @@ from strandline.operations import logged
 from strandline.results.rows import ObjectInfo
 from strandline.tables.condition import Condition
 from strandline.tables.given import is_spark_frame
-from strandline.tables.history import (
-    Files,
-    TableChange,
-    TableHistory,
-    decode_mark,
-    digest_of,
-    operation_of,
-    really_changed,
-    write_of,
-)
-from strandline.tables.layout import folder_of
+from strandline.tables.history import TableChange, TableHistory, change_of
 from strandline.tables.outcomes import FilesRewritten, RowsChanged, TableConverted, WriteResult
 from strandline.tables.place import TableRef
 from strandline.tables.record import (
@@ -186,57 +176,13 @@ class Table:
             for commit in self.ref.log(amount=amount, prefixes=[self.prefix], first_parent=first_parent):
                 is_empty = False
                 now = self.ref._other(commit.id)
-                yield self._change(now, self.ref._other(commit.parents[0]) if commit.parents else None)
+                before = self.ref._other(commit.parents[0]) if commit.parents else None
+                new, old = (None if ref is None else Table(ref, self.path)._find_record()[1] for ref in (now, before))
+                yield change_of(self.path, now, before, new, old)
             if is_empty and amount != 0 and not self.exists():
                 self.record  # noqa: B018 - which says that there is none
 
         return TableHistory(changes)
-
-    def _change(self, now: TableRef, before: TableRef | None) -> TableChange:
-        commit = now.get_commit()
-        sides: tuple[list[ObjectInfo], list[ObjectInfo]] = ([], [])
-        schema_changed = False
-        marks = []
-        since_us = 0 if before is None else before.get_commit().date_us
-        is_transaction = "strandline.transaction" in commit.metadata  # which may have been begun before its parent
-        for change in () if before is None else before.diff(now.commit_id, self.prefix):
-            schema_changed = schema_changed or change.path == self.record_path
-            if folder := change.after is not None and folder_of(change.path):
-                mark = decode_mark(change.after.user_metadata, is_whole=folder == self.path)
-                marks.append((mark, is_transaction or change.after.modified_at_us >= since_us))
-            for side, info in zip(sides, (change.after, change.before), strict=True):
-                if info is not None:
-                    side.append(info)
-        new, old = (None if ref is None else Table(ref, self.path)._find_record()[1] for ref in (now, before))
-        nothing = TableRecord(fields=())
-        added = list(data_files(sides[0], self.prefix, new or old or nothing))
-        removed = list(data_files(sides[1], self.prefix, old or new or nothing))
-        came, went = _files_of(added), _files_of(removed)
-        inserted, deleted = really_changed([mark for mark, _ in marks], came, went)
-        return TableChange(
-            commit=commit.id,
-            date_us=commit.date_us,
-            committer=commit.committer,
-            message=commit.message,
-            added_files=len(added),
-            removed_files=len(removed),
-            added_rows=came.rows,
-            removed_rows=went.rows,
-            added_bytes=sum(file.info.size for file in added),
-            removed_bytes=sum(file.info.size for file in removed),
-            schema_changed=schema_changed,
-            operation=operation_of(
-                [mark for mark, is_new in marks if is_new],
-                came,
-                went,
-                came=old is None and new is not None,
-                went=new is None and old is not None,
-                is_merge=len(commit.parents) > 1,
-                schema_changed=schema_changed,
-            ),
-            inserted_rows=inserted,
-            deleted_rows=deleted,
-        )
 
     # --- engines, known by name only --------------------------------------------------------------------------------
 
@@ -603,12 +549,6 @@ def _condition(where: Where, record: TableRecord) -> Condition:
 
 def _texts(names: Sequence[str] | str | None) -> tuple[str, ...] | None:
     return None if names is None else (names,) if isinstance(names, str) else tuple(names)
-
-
-def _files_of(files: list[TableFile]) -> Files:
-    writes = frozenset(write_of(file.info.physical_address) for file in files)
-    digest = digest_of(file.info.physical_address for file in files)
-    return Files(writes, len(files), rows_in(files), digest)
 
 
 def _frames() -> Any:

@@ -86,7 +86,7 @@ def references(store: BlobStore, prefix: str, below: str, found: Sequence[BlobIn
 
     Raises:
         UsageError: they lie in the storage namespace of a repository.
-        InvalidName: a key is no path.
+        InvalidName: a key is not a path.
     """
     for info in found:
         if info.key.endswith(MARKER):

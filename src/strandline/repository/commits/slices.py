@@ -118,7 +118,7 @@ def cut(slice: Slice) -> Cut:
 
     Raises:
         UsageError: it lies in the storage namespace of a repository.
-        InvalidName: a key is no path.
+        InvalidName: a key is not a path.
     """
     trees = TreeStore(open_store(slice.namespace), CACHE_MAX_BYTES, has_levels=slice.has_levels)
     source = open_store(slice.root)
@@ -302,7 +302,7 @@ class SlicedImport:
         store = open_store(root)
         refuse_namespaces(store, prefix)
         self._progress("looking for places to cut", 0, None)
-        # a key that is no text is refused by the worker that lists it
+        # the worker that lists a key that is not valid UTF-8 refuses it
         cuts = [key for key in store.cuts(prefix, self._workers.wanted) if is_text(key)]
         trees = self._core.stores.trees
         namespace = self._core.resolver.namespace.url
