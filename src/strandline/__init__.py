@@ -99,8 +99,9 @@ if TYPE_CHECKING:
     from strandline.repository.transactions.options import OnStaged
     from strandline.repository.transactions.transaction import Transaction, TransactionResult
     from strandline.repository.upkeep.fsck import FsckReport
-    from strandline.repository.upkeep.garbage import GarbagePlace, GarbagePlan
+    from strandline.repository.upkeep.garbage import GarbagePlan
     from strandline.repository.upkeep.gc import GarbageCollection
+    from strandline.repository.upkeep.judging import GarbagePlace
     from strandline.repository.upkeep.repair import Mended
     from strandline.repository.upkeep.upgrade import Upgraded
     from strandline.repository.upkeep.usage import StorageRow, StorageUse
@@ -138,7 +139,7 @@ _LAZY = {
     "StorageRow": "strandline.repository.upkeep.usage",
     "StorageUse": "strandline.repository.upkeep.usage",
     "GarbageCollection": "strandline.repository.upkeep.gc",
-    "GarbagePlace": "strandline.repository.upkeep.garbage",
+    "GarbagePlace": "strandline.repository.upkeep.judging",
     "GarbagePlan": "strandline.repository.upkeep.garbage",
     "HeadMove": "strandline.branch.rules.record",
     "IfChanged": "strandline.core.overwrite",

@@ -42,8 +42,8 @@ class Engine(Protocol):
     def collected(self, frame: Any) -> Any:
         """The rows of a frame as an Arrow table of this process, computed once."""
 
-    def marker(self, session: Any) -> Any:
-        """The `Marker` of a garbage collection that reads metadata in this engine."""
+    def surveyor(self, session: Any) -> Any:
+        """The `Surveyor` of a garbage collection that lists, judges and deletes in this engine."""
 
     def copier(self, session: Any) -> Any:
         """The `Copier` of a range job that copies bytes in this engine."""

@@ -20,9 +20,10 @@ from strandline.errors import Corrupted, NewerFormat, UsageError
 FORMAT_VERSION = 5
 """What records are written in. 2: branch records carry their last head moves. 3: they carry the writers of
 transactions. 4: locks. 5: a namespace knows its lake, and a lake without its bytes reads them from another one's."""
-NEWEST_FORMAT = 8
-"""What is read. 6 to 8 are written only for what needs them, and says so by `format_needed`: a hidden branch, one on
-which something with an ETag was staged, and one to which something was published in one shot under a token."""
+NEWEST_FORMAT = 9
+"""What is read. 6 to 9 are written only for what needs them, and says so by `format_needed`: a hidden branch, one on
+which something with an ETag was staged, one to which something was published in one shot under a token, and a
+collection whose lists are in parts."""
 Record = TypeVar("Record")
 
 _ABSENT = object()

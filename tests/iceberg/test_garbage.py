@@ -170,7 +170,7 @@ def test_a_table_that_changes_while_files_are_listed_keeps_what_it_refers_to(
             change = {"action": "set-properties", "updates": {"turn": str(next(turns))}}
             tables.commit([TableChange(("db", "t"), [], [change])])
 
-    monkeypatch.setattr("strandline.repository.upkeep.garbage.Files", Late)
+    monkeypatch.setattr("strandline.repository.upkeep.judging.Files", Late)
     collect(repository)
     assert next(turns) > 1
     assert key_of(repository._core.resolver.namespace, manifests["manifest-list"]) in files(repository)

@@ -12,7 +12,8 @@ import pytest
 from strandline.core import promises
 from strandline.errors import CommitExpired, Contention, ObjectMissing, UsageError
 from strandline.repository.transactions.transaction import Transaction
-from strandline.repository.upkeep.garbage import DELETE_KEYS, GarbagePlan
+from strandline.repository.upkeep.garbage import GarbagePlan
+from strandline.repository.upkeep.judging import DELETE_KEYS
 from strandline.testing.clock import ManualClock
 from tests.harness.clients import Client
 

@@ -200,7 +200,7 @@ class Ownership:
         self._stores = stores
         self._id = id
         self._name = name
-        self._stamp = ""
+        self.stamp = ""
 
     def check(self, *, despite_readers: bool) -> None:
         """Raise unless the namespace is this repository's, and nobody else reads it. Changes nothing.
@@ -260,7 +260,7 @@ class Ownership:
         except PredicateFailed:
             raise self._overtaken() from None
         self._stores.trees.blobs.own.put(MARKER, _body(self._id, self._name, after))
-        self._stamp = after.stamp
+        self.stamp = after.stamp
 
     def refuse_foreign(self) -> None:
         """Raise unless the marker still has the stamp of this run: called before each batch of deletions."""
@@ -268,7 +268,7 @@ class Ownership:
             marker = read_marker(self._stores.trees.blobs.own)
         except BlobNotFound:
             marker = None
-        if marker is None or marker.stamp != self._stamp:
+        if marker is None or marker.stamp != self.stamp:
             raise self._overtaken()
 
     def _overtaken(self) -> Contention:

@@ -9,20 +9,19 @@
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from strandline.blob import BlobNotFound
 from strandline.branch.stores import Stores
 from strandline.clock import Microseconds
+from strandline.core.condemned import ListPart, decode_keys, decode_parts, encode_keys, encode_parts, without
 from strandline.core.shapes import are_own
 from strandline.core.upload_records import upload_places
 from strandline.envelope import decode, encode
@@ -40,6 +39,8 @@ RUN_IS_DEAD_S = 600
 SERVED = b"lake", b"served"
 """Partition and key of a record that a server leaves: it gives out addresses that are written to a day later."""
 SERVED_GRACE_DAYS = 25 / 24
+PARTS_FORMAT = 9
+"""The format of records of collections whose lists are in parts."""
 PIN_DAYS = 7.0
 """How long a pin holds that nobody releases: its process has died."""
 PIN_MAX_DAYS = 36_500.0
@@ -59,8 +60,8 @@ class Link(msgspec.Struct, frozen=True):
     seen_at: Microseconds | None = None
 
 
-class Condemned(msgspec.Struct, frozen=True):
-    """Bytes that a collector is about to delete: a file lists them, sorted.
+class Condemned(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Bytes that a collector is about to delete: a file lists them, sorted, or several files do.
 
     Attributes:
         run: names the run.
@@ -68,6 +69,9 @@ class Condemned(msgspec.Struct, frozen=True):
         at: when it was last seen to work.
         done: how many of the list have been deleted.
         final: names the list of what goes, once that is decided; until then everything that is listed may go.
+        in_parts: whether the list names files that list the keys.
+        until: no attempt of an executor to delete goes on after this, by the clock of the object store. Until then the
+            record stays.
     """
 
     run: str
@@ -76,15 +80,28 @@ class Condemned(msgspec.Struct, frozen=True):
     at: Microseconds
     done: int = 0
     final: str = ""
+    in_parts: bool = False
+    until: Microseconds = 0
+
+    @property
+    def format_needed(self) -> int:
+        """Earlier versions would look for the keys in the list of parts."""
+        return PARTS_FORMAT if self.in_parts else 0
 
     @property
     def folder(self) -> str:
         return f"{GC_FOLDER}/{self.run}/"
 
     @property
+    def is_over(self) -> bool:
+        """Whether all that was decided on has been deleted."""
+        return bool(self.final) and self.done >= self.count
+
+    @property
     def file(self) -> str:
         """The list that counts: that of all that is condemned, or what is left of it when the links were read."""
-        return f"{self.folder}{f'final-{self.final}' if self.final else 'condemned'}.parquet"
+        name = f"final-{self.final}" if self.final else "condemned"
+        return f"{self.folder}{name}.{'json' if self.in_parts else 'parquet'}"
 
 
 class Pin(msgspec.Struct, frozen=True):
@@ -148,7 +165,7 @@ def refuse_condemned(stores: Stores, addresses: Sequence[str]) -> None:
     wanted = pa.array(addresses, pa.string())
     for record in condemned(stores):
         try:
-            keys = condemned_keys(stores, record)
+            keys = condemned_among(stores, record, wanted)
         except BlobNotFound:
             # the run has ended since it was listed, and may have read the links before these were announced: what it
             # deleted is told by what is there
@@ -190,10 +207,32 @@ def refuse_running(stores: Stores, record: Condemned) -> None:
         )
 
 
+def condemned_parts(stores: Stores, record: Condemned) -> list[ListPart]:
+    """The files that list what a run has condemned.
+
+    Raises:
+        BlobNotFound: they are gone, and so the run has ended.
+    """
+    if not record.in_parts:
+        return [ListPart(record.file, "", "", record.count, record.bytes)]
+    return decode_parts(stores.trees.blobs.get(record.file), record.file)
+
+
 def condemned_keys(stores: Stores, record: Condemned) -> pa.StringArray:
-    body = stores.trees.blobs.get(record.file)
-    keys: pa.StringArray = pq.read_table(pa.BufferReader(body)).column("key").combine_chunks()
-    return keys
+    """All keys of a run that lists them in one file."""
+    return decode_keys(stores.trees.blobs.get(record.file))
+
+
+def condemned_among(stores: Stores, record: Condemned, wanted: pa.StringArray) -> pa.StringArray:
+    """The condemned keys of the files that may list some of these; all of a run that has one file."""
+    if not record.in_parts:
+        return condemned_keys(stores, record)
+    found = [
+        decode_keys(stores.trees.blobs.get(part.file))
+        for part in condemned_parts(stores, record)
+        if part.may_have(wanted)
+    ]
+    return pa.concat_arrays([pa.array([], pa.string()), *found])
 
 
 def write_condemned(stores: Stores, record: Condemned, keys: pa.StringArray) -> bytes:
@@ -204,10 +243,14 @@ def write_condemned(stores: Stores, record: Condemned, keys: pa.StringArray) -> 
     return raw
 
 
+def write_condemned_parts(stores: Stores, record: Condemned, parts: Sequence[ListPart]) -> None:
+    """Condemn what is listed in files that are there already."""
+    stores.trees.blobs.put(record.file, encode_parts(parts), "create")
+    stores.kv.set_if(stores.records, CONDEMNED + record.run.encode(), encode(record), ABSENT)
+
+
 def _write_keys(stores: Stores, file: str, keys: pa.StringArray) -> None:
-    out = io.BytesIO()
-    pq.write_table(pa.table({"key": keys}), out, compression="zstd")
-    stores.trees.blobs.put(file, out.getvalue(), "create")
+    stores.trees.blobs.put(file, encode_keys(keys), "create")
 
 
 def find_condemned(stores: Stores, run: str) -> tuple[bytes, Condemned] | None:
@@ -230,26 +273,48 @@ def advance_condemned(stores: Stores, raw: bytes, record: Condemned) -> tuple[by
         return find_condemned(stores, record.run)
 
 
-def decide(stores: Stores, raw: bytes, record: Condemned) -> tuple[bytes, Condemned] | None:
+def settled(stores: Stores, record: Condemned) -> list[ListPart]:
+    """The parts of a list without what links were announced to."""
+    spared = linked(stores)
+    blobs = stores.trees.blobs
+    found = [without(blobs, record.folder, part, spared) for part in condemned_parts(stores, record)]
+    return [part for part in found if part is not None]
+
+
+def decide(
+    stores: Stores, raw: bytes, record: Condemned, settle: Callable[[Stores, Condemned], list[ListPart]] = settled
+) -> tuple[bytes, Condemned] | None:
     """Decide for good what a run deletes: what it has condemned, less what links were announced to.
 
     Invariant: the links are read after the record was there. A linker that announces later finds its bytes on the list
     and is refused; one that announced before is in what is read here. The swap makes the first such list the only one:
     a collector that goes on with the run, however late, deletes exactly that: a link that came since keeps its bytes.
 
+    Args:
+        settle: reads the links, and writes lists in parts without what they name; by default this process does.
+
     Raises:
         BlobNotFound: the list is gone, and so the run has ended.
     """
     while not record.final:
-        keys = condemned_keys(stores, record)
-        _, is_spared = search(linked(stores), keys)
-        final = replace(record, final=new_id(), at=stores.clock.now_us(), done=0)
-        _write_keys(stores, final.file, keys.filter(pa.array(~is_spared & _may_go(stores, keys))))
-        found = advance_condemned(stores, raw, final)
+        found = advance_condemned(stores, raw, _decided(stores, record, settle))
         if found is None:
             return None
         raw, record = found
     return raw, record
+
+
+def _decided(stores: Stores, record: Condemned, settle: Callable[[Stores, Condemned], list[ListPart]]) -> Condemned:
+    """The record with a list of what goes, which is written."""
+    final = replace(record, final=new_id(), at=stores.clock.now_us(), done=0)
+    if record.in_parts:
+        parts = settle(stores, record)
+        stores.trees.blobs.put(final.file, encode_parts(parts), "create")
+        return replace(final, count=sum(part.count for part in parts), bytes=sum(part.bytes for part in parts))
+    keys = condemned_keys(stores, record)
+    _, is_spared = search(linked(stores), keys)
+    _write_keys(stores, final.file, keys.filter(pa.array(~is_spared & _may_go(stores, keys))))
+    return final
 
 
 def _may_go(stores: Stores, keys: pa.StringArray) -> npt.NDArray[np.bool_]:
@@ -269,10 +334,14 @@ def end_condemned(stores: Stores, record: Condemned) -> None:
 
 def linked(stores: Stores) -> pa.StringArray:
     """All addresses on link records, and of uploads in parts, sorted."""
-    found = list(upload_places(stores))
+    return pa.array(sorted(address for some in links_by_record(stores) for address in some), pa.string())
+
+
+def links_by_record(stores: Stores) -> Iterator[Sequence[str]]:
+    """The addresses of uploads in parts, and those on each link record."""
+    yield list(upload_places(stores))
     for _, value in stores.kv.scan(stores.records, *keys_below(LINK)):
-        found += decode(Link, value, "a link record").addresses
-    return pa.array(sorted(found), pa.string())
+        yield decode(Link, value, "a link record").addresses
 
 
 def drop_links(stores: Stores, now: Microseconds, before: Microseconds) -> int:

@@ -21,7 +21,8 @@ _SHAPES = (
     rf"ice/{_ID}/{_ID}(\.txn-[0-9]{{16}})?/(data|metadata)/.+",
     rf"_strandline/(ranges|nodes|metaranges)/[0-9a-f]{{40}}-{_ID}\.parquet",
     rf"_strandline/txn/{_ID}/[0-9]{{16}}/(manifest|deadlist|checkpoint)-[0-9a-f]+\.parquet",
-    rf"_strandline/gc/{_ID}/(condemned\.parquet|final-{_ID}\.parquet|started)",
+    rf"_strandline/gc/{_ID}/(condemned\.(parquet|json)|final-{_ID}\.(parquet|json)|(part|marked|linked)-{_ID}\.parquet)",
+    rf"_strandline/gc/{_ID}/(started|clock-{_ID})",
 )
 OWN = f"^({'|'.join(_SHAPES)})$"
 

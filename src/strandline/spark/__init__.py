@@ -4,7 +4,7 @@ from strandline.spark.changes import changes, rows_of
 from strandline.spark.changing import change_rows
 from strandline.spark.copying import copier
 from strandline.spark.format.source import register
-from strandline.spark.garbage import marker
+from strandline.spark.garbage import surveyor
 from strandline.spark.importing import import_workers
 from strandline.spark.read import collected, read_table
 from strandline.spark.rewriting import rewriters
@@ -19,11 +19,11 @@ __all__ = [
     "configure",
     "copier",
     "import_workers",
-    "marker",
     "read_table",
     "register",
     "rewriters",
     "rows_of",
+    "surveyor",
     "verify",
     "write_table",
 ]

@@ -14,7 +14,7 @@ import strandline
 from strandline.errors import NotFound, StorageError, UsageError
 from strandline.progress import Progress
 from strandline.repository.commits.slices import Cut, Slice, Workers, cut
-from strandline.spark.session import described, parallelism, reason_of, watched
+from strandline.spark.session import check_session, described, parallelism, reason_of, watched
 from strandline.spark.versions import refuse_other_version, refuse_other_versions
 
 SLICES_PER_CORE = 4
@@ -27,8 +27,7 @@ def import_workers(spark: SparkSession) -> Workers:
     Raises:
         UsageError: it is no session.
     """
-    if type(spark).__module__.partition(".")[0] != "pyspark":
-        raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
+    check_session(spark)
     return _OnSpark(spark)
 
 

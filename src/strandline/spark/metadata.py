@@ -64,7 +64,7 @@ def entries(spark: SparkSession, ref: Ref, prefix: str = "") -> DataFrame:
     check_prefix(prefix)
     start, end = key_range(prefix)
     tree, changes = ref._layers(prefix)
-    frame = _rows(spark, ref._core, _ranges(ref._core, tree, start, end), ENTRIES)
+    frame = range_rows(spark, ref._core, _ranges(ref._core, tree, start, end), ENTRIES)
     if start:
         frame = frame.where(F.col("path").startswith(F.lit(start)))
     return _overlaid(spark, frame, changes) if changes else frame
@@ -79,7 +79,7 @@ def _ranges(core: RepositoryCore, tree: Tree, start: str, end: str | None) -> li
     return found
 
 
-def _rows(
+def range_rows(
     spark: SparkSession, core: RepositoryCore, ranges: Sequence[RangeInfo], schema: str, *, with_file: bool = False
 ) -> DataFrame:
     """Rows of range files, read by Spark's own reader; on request with the names of their files."""
@@ -231,7 +231,7 @@ def storage_use(spark: SparkSession, repository: Repository, *, depth: int = 1) 
     groups_of = spark.createDataFrame(pa.table({"file": pa.array(files), "group": pa.array(numbers, pa.int64())}))
     schema = "path STRING, physical_address STRING, size BIGINT"
     with described(spark, f"strandline: what {core.name} takes"):
-        rows = _rows(spark, core, infos, schema, with_file=True).join(F.broadcast(groups_of), "file")
+        rows = range_rows(spark, core, infos, schema, with_file=True).join(F.broadcast(groups_of), "file")
         rows = rows.where(~F.col("physical_address").contains("://"))
         groups = F.array_join(F.transform(F.array_sort(F.collect_set("group")), lambda g: g.cast("string")), SEPARATOR)
         holders = rows.groupBy("physical_address").agg(groups.alias("groups"), F.max("size").alias("size"))

@@ -12,7 +12,7 @@ import strandline
 from strandline.blob import Resolver, open_store
 from strandline.core.repository_core import RepositoryCore
 from strandline.errors import FormatError, ObjectMissing, StorageError, UsageError
-from strandline.spark.session import described, reason_of, refuse_two_stores
+from strandline.spark.session import check_session, described, reason_of, refuse_two_stores
 from strandline.spark.versions import refuse_other_version, refuse_other_versions
 from strandline.tables.rewriting import Group, Rewriters, write_group
 
@@ -23,8 +23,7 @@ def rewriters(spark: SparkSession, core: RepositoryCore) -> Rewriters:
     Raises:
         UsageError: it is no session, or the repository has two stores.
     """
-    if type(spark).__module__.partition(".")[0] != "pyspark":
-        raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
+    check_session(spark)
     refuse_two_stores(core)
     return _OnSpark(spark)
 

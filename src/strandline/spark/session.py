@@ -300,6 +300,16 @@ def described(spark: SparkSession, text: str) -> Iterator[None]:
         context.setLocalProperty(DESCRIPTION, before)  # type: ignore[arg-type] # None takes it away
 
 
+def check_session(spark: Any) -> None:
+    """Refuse what is no session of Spark.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if type(spark).__module__.partition(".")[0] != "pyspark":
+        raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
+
+
 def refuse_two_stores(core: RepositoryCore) -> None:
     """Refuse a repository that was restored without its bytes: executors are given one store, and read from two.
 

@@ -3,20 +3,16 @@
 Order of a run, each step before the next for a reason (`promises`): transactions, files, staged changes, history,
 what is condemned, link records, deletion. Whatever is read too early is young, linked or pinned; whatever is decided
 too early is decided again by the next run. A run that dies leaves its list of condemned files, and the next one goes on
-with it. Memory: the keys, sizes and times of all files, as columns.
+with it. Memory: the keys, sizes and times of all files, as columns; on an engine, descriptions of ranges alone.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from strandline.blob import BlobNotFound
@@ -30,49 +26,31 @@ from strandline.branch.staged import scan_staged
 from strandline.branch.transactions import TransactionRecord
 from strandline.clock import Microseconds
 from strandline.core import promises, staged_tables
-from strandline.core.iceberg_files import Reach
-from strandline.core.manifest import decode_deadlist
 from strandline.core.namespace import Ownership
-from strandline.core.physical import transaction_folder, transaction_prefix
 from strandline.core.promises import Condemned, Expired
 from strandline.core.repository_core import RepositoryCore
 from strandline.core.retention import DAY_US, GRACE_DAYS, Retention, retained
-from strandline.core.shapes import are_own, place_of
 from strandline.envelope import decode, encode
-from strandline.errors import BranchGone, Contention, Corrupted, ObjectMissing, RefNotFound, UsageError
-from strandline.ids import BranchId, CommitId, StagingToken, new_id, prefix_end
+from strandline.errors import BranchGone, Contention, Corrupted, ObjectMissing, RefNotFound, StorageError, UsageError
+from strandline.ids import BranchId, CommitId, StagingToken, new_id
 from strandline.kv.store import PredicateFailed
 from strandline.progress import Progress, no_progress
-from strandline.repository.upkeep.files import Files
+from strandline.repository.upkeep.judging import DELETE_KEYS, GarbagePlace, Round, Rule, Survey, Surveyor, SurveyorHere
 from strandline.repository.upkeep.owners import KnownTransactions
 from strandline.tree.files import TreeFiles
 from strandline.tree.range_file import RangeInfo
-from strandline.tree.rows import column, search
+from strandline.tree.rows import column
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
 
 CACHE_MAX_BYTES = 16 << 20
-DELETE_KEYS = 1_000
 SEAL_ATTEMPTS = 100
 MAX_GRACE_DAYS = 36_500.0
-MAX_PLACES = 100
+ROUND_US = 300_000_000
+"""For how long executors delete before the record is written again: less than it takes to call a run dead."""
 RECORDS_KEPT_DAYS = 30.0
 """How long the record of a transaction outlives its files: a repeated commit, or a token, is recognised by it. The days
 count from when a collector first saw the end, by the object store's clock: those of collectors and publishers may be
 wrong by any amount, and a token that is forgotten too early lets a job be published twice."""
-
-
-class GarbagePlace(msgspec.Struct, frozen=True):
-    """What goes below a prefix, for one reason.
-
-    Attributes:
-        prefix: of a branch, a transaction, or a kind of metadata.
-        why: in a few words.
-    """
-
-    prefix: str
-    why: str
-    files: int
-    bytes: int
 
 
 class GarbagePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,30 +92,6 @@ class GarbagePlan(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[GarbagePlace, ...] = ()
 
 
-class Marker(Protocol):
-    """Marks what is referred to: in this process, or on Spark."""
-
-    def ranges(self, core: RepositoryCore, files: Files, ranges: list[RangeInfo], progress: Progress) -> None:
-        """Mark the files that the rows of ranges refer to."""
-
-    def iceberg(self, core: RepositoryCore, files: Files, metadata: list[str], progress: Progress) -> None:
-        """Mark the files that metadata of Iceberg's tables refers to; raises `Corrupted` if one cannot be read."""
-
-
-class MarkerHere:
-    """Reads in this process: ranges one after the other, Iceberg's files in threads."""
-
-    def ranges(self, core: RepositoryCore, files: Files, ranges: list[RangeInfo], progress: Progress) -> None:
-        trees = TreeStore(core.stores.trees.blobs, CACHE_MAX_BYTES)
-        for done, info in enumerate(ranges):
-            progress("reading metadata", done, len(ranges))
-            files.mark(column(trees.rows(info), "physical_address"))
-
-    def iceberg(self, core: RepositoryCore, files: Files, metadata: list[str], progress: Progress) -> None:
-        for keys in Reach(core.stores.trees.blobs, progress).from_metadata(metadata):
-            files.mark(pa.array(keys, pa.string()))
-
-
 @dataclass(frozen=True, slots=True)
 class _History:
     """What is to become of the commits.
@@ -164,7 +118,7 @@ class _Findings:
     """A plan with what is needed to carry it out."""
 
     plan: GarbagePlan
-    keys: pa.StringArray
+    files: Survey
     history: _History
     finished: list[TransactionRecord] = field(default_factory=list)
     swept: list[TransactionRecord] = field(default_factory=list)
@@ -196,7 +150,7 @@ class Collector:
         links_before_us: Microseconds | None = None,
         despite_readers: bool = False,
         progress: Progress = no_progress,
-        marker: Marker | None = None,
+        surveyor: Surveyor | None = None,
     ) -> None:
         if not 0 <= grace_days <= MAX_GRACE_DAYS:
             raise UsageError(
@@ -215,7 +169,8 @@ class Collector:
         # another run that began before the link was staged may not have come to read the link records yet
         self._links_before = self._before - self._grace_us if links_before_us is None else links_before_us
         self._progress = progress
-        self._marker: Marker = MarkerHere() if marker is None else marker
+        self._surveyor: Surveyor = SurveyorHere() if surveyor is None else surveyor
+        self._open = ExitStack()
 
     def _store_time(self) -> Microseconds:
         """The time by the clock of the object store, which also dates the files: that of this machine may be wrong."""
@@ -230,21 +185,26 @@ class Collector:
 
     def plan(self) -> GarbagePlan:
         """What a run would do now. Changes nothing but what is sealed."""
-        return self._find().plan
+        with self._open:
+            return self._find().plan
 
     def run(self) -> GarbagePlan:
         """Collect. A repetition after an interruption goes on where it was interrupted."""
-        for left in promises.condemned(self._stores):
-            promises.refuse_running(self._stores, left)
+        left = promises.condemned(self._stores)
+        for record in left:
+            if not record.is_over:
+                promises.refuse_running(self._stores, record)
         self._owner.begin()
-        resumed = sum(self._finish(left.run) for left in promises.condemned(self._stores))
-        found = self._find()
-        self._expire(found.history)
-        promises.put_expired(self._stores, found.history.gone, Expired(self._run, self._now, swept=True))
-        if len(found.keys):
-            record = Condemned(self._run, len(found.keys), found.plan.bytes, self._stores.clock.now_us())
-            promises.write_condemned(self._stores, record, found.keys)
-            self._finish(self._run)
+        resumed = sum(self._finish(record.run) for record in left)
+        with self._open:
+            found = self._find()
+            self._expire(found.history)
+            promises.put_expired(self._stores, found.history.gone, Expired(self._run, self._now, swept=True))
+            if found.plan.files:
+                found.files.condemn(
+                    Condemned(self._run, found.plan.files, found.plan.bytes, self._stores.clock.now_us())
+                )
+        self._finish(self._run)
         blobs = self._stores.trees.blobs.own
         blobs.drop_half_written(blobs.half_written(self._before))
         for transaction in found.swept:
@@ -269,34 +229,30 @@ class Collector:
         owners = KnownTransactions(self._core)
         open_now = {(owner.branch_id, owner.id) for owner in owners.all() if owner.state == "open"}
         self._progress("listing files", 0, 0)
-        files = Files(self._stores.trees.blobs.own)
+        files = self._open.enter_context(closing(self._surveyor.survey(self._core, self._run, self._progress)))
         trees, branches, tags = self._staged(files)
         bases = [owner.record.base for owner in owners.all() if owner.state == "open" and owner.record is not None]
         tags += [base for base in bases if base]
         history = self._history(branches, tags)
         trees |= dict.fromkeys(history.trees)
         ranges = self._ranges(trees, files)
-        self._marker.ranges(self._core, files, ranges, self._progress)
+        files.mark_ranges(ranges)
         self._mark_iceberg(files)
         found = self._judge(files, owners, history)
         found.over = [one for one in shared if one not in open_now]
         return found
 
-    def _mark_iceberg(self, files: Files) -> None:
+    def _mark_iceberg(self, files: Survey) -> None:
         """Mark what the tables refer to whose metadata is referred to by now; a transaction's own files are judged with
         it.
         """
-        # a table may have changed after the listing; what its metadata refers to can be as old as the table
-        metadata = files.referred_metadata() + files.late_metadata()
-        if not metadata:
-            return
         try:
-            self._marker.iceberg(self._core, files, metadata, self._progress)
+            files.mark_iceberg()
         except Corrupted as error:
             error.now_safe("Nothing was deleted.")
             raise
 
-    def _staged(self, files: Files) -> tuple[dict[TreeRef, None], dict[str, BranchRecord], list[CommitId]]:
+    def _staged(self, files: Survey) -> tuple[dict[TreeRef, None], dict[str, BranchRecord], list[CommitId]]:
         """Mark what is staged; the trees that branches fold it into, the branches, and the commits of tags."""
         trees: dict[TreeRef, None] = {}
         branches: dict[str, BranchRecord] = {}
@@ -315,7 +271,7 @@ class Collector:
                     trees[now.compacted] = None
         return trees, branches, tags
 
-    def _mark_staged(self, name: str, branch_id: BranchId, files: Files) -> BranchRecord:
+    def _mark_staged(self, name: str, branch_id: BranchId, files: Survey) -> BranchRecord:
         """Seal, and read what was sealed. It counts if all of it is on record still when it has been read, so that
         nobody was deleting from it. What has been committed since is in the head that is read at the end.
         """
@@ -373,7 +329,7 @@ class Collector:
             found += [move.after, *([CommitId(move.before)] if move.before else [])]
         return found
 
-    def _ranges(self, refs: Iterable[TreeRef], files: Files) -> list[RangeInfo]:
+    def _ranges(self, refs: Iterable[TreeRef], files: Survey) -> list[RangeInfo]:
         trees = TreeStore(self._stores.trees.blobs, CACHE_MAX_BYTES)
         found = TreeFiles(trees)
         names: list[str] = []
@@ -391,97 +347,48 @@ class Collector:
         files.mark(pa.array([*names, *found.addresses], pa.string()))
         return list(found.ranges.values())
 
-    def _judge(self, files: Files, owners: KnownTransactions, history: _History) -> _Findings:
-        free = ~files.is_referred
-        own = are_own(files.keys)
-        for record in promises.condemned(self._stores):  # the lists of runs that have not ended
-            own[files.below(record.folder, prefix_end(record.folder))] = False
-        old = files.times < self._before
-        goes = free & own & old
-        young = free & own & ~old
-        why = np.full(len(files), _ORPHAN, np.int8)
-        dead = rejected = 0
-        finished: list[TransactionRecord] = []
-        swept: list[TransactionRecord] = []
-        forgotten: list[TransactionRecord] = []
-        ended: list[TransactionRecord] = []
-        until = self._now - round(RECORDS_KEPT_DAYS * DAY_US)
-        for owner in owners.all():
-            places = owner.places(files)
-            state = owner.state
-            if state in ("open", "rejected-pending"):
-                for place in places:
-                    goes[place] = young[place] = False
-            elif state == "rejected-acknowledged":
-                for place in places:
-                    rejected += int((free[place] & own[place]).sum())
-                    goes[place] = free[place] & own[place]
-                    why[place] = _REJECTED
-                    young[place] = False
-                if owner.record is not None:
-                    if owner.record.swept_at is None:
-                        swept.append(owner.record)
-                    elif owner.record.swept_at < self._before:
-                        finished.append(owner.record)
-            elif state == "committed" and owner.record is not None:
-                listed = self._deadlist(owner.record, files)
-                goes[listed[free[listed] & own[listed]]] = True
-                why[listed] = _DEAD
-                young[listed] = False
-                dead += int(free[listed].sum())
-                if owner.record.state == "committed":  # else somebody has yet to write that down
-                    finished.append(owner.record)
-            elif state == "collected" and owner.record is not None:
-                if owner.record.seen_ended_at is None:
-                    ended.append(owner.record)
-                elif owner.record.seen_ended_at < until:
-                    forgotten.append(owner.record)
-        at, linked = self._without_links(files, np.flatnonzero(goes))
+    def _judge(self, files: Survey, owners: KnownTransactions, history: _History) -> _Findings:
+        known = list(owners.all())
+        left = promises.condemned(self._stores)  # the lists of runs that have not ended
+        verdict = files.judge(Rule(self._before, known, [record.folder for record in left]))
         half_written = self._stores.trees.blobs.own.half_written(self._before)
-        keys = files.keys.take(pa.array(at)).cast(pa.string())
         plan = GarbagePlan(
-            files=len(at),
-            bytes=int(files.sizes[at].sum()),
-            orphans=len(at) - dead - rejected,
-            dead=dead,
-            rejected=rejected,
-            young=int(young.sum()),
-            young_bytes=int(files.sizes[young].sum()),
-            unknown=int((free & ~own).sum()),
+            files=verdict.files,
+            bytes=verdict.bytes,
+            orphans=verdict.files - verdict.dead - verdict.rejected,
+            dead=verdict.dead,
+            rejected=verdict.rejected,
+            young=verdict.young,
+            young_bytes=verdict.young_bytes,
+            unknown=verdict.unknown,
             expiring=len(history.expiring),
             expired=len(history.gone),
             kept=len(history.kept),
-            total_files=len(files),
-            examples=tuple(keys.slice(0, 10).to_pylist()),
-            linked=linked,
+            total_files=verdict.total_files,
+            examples=verdict.examples,
+            linked=verdict.linked,
             half_written=len(half_written),
-            places=_places(keys, files.sizes[at], why[at]),
+            places=verdict.places,
         )
-        return _Findings(plan, keys, history, finished, swept, ended, forgotten)
-
-    def _without_links(self, files: Files, at: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-        """Leave out what lies behind a link to another place; how many those are."""
-        keys: list[str] = files.keys.take(pa.array(at)).to_pylist()
-        away = self._stores.trees.blobs.own.through_links(keys)
-        if not away:
-            return at, 0
-        return at[np.array([key not in away for key in keys], np.bool_)], len(away)
-
-    def _deadlist(self, record: TransactionRecord, files: Files) -> npt.NDArray[np.int64]:
-        """Where the files stand that a committed transaction wrote and did not publish."""
-        folder = transaction_folder(record.branch_id, record.id)
-        keys: list[str] = []
-        place = files.below(folder, prefix_end(folder))
-        for key in files.keys.slice(place.start, place.stop - place.start).to_pylist():
-            if key[len(folder) :].startswith("deadlist-"):
-                try:
-                    keys += decode_deadlist(self._stores.trees.blobs.get(key), key)
-                except (BlobNotFound, Corrupted):
-                    continue  # what it named is an orphan, and goes when it is old enough
-        prefix = transaction_prefix(record.branch_id, record.id)
-        own = sorted(key for key in keys if key.startswith(prefix))  # never anybody else's
-        positions, found = search(files.keys, pa.array(own, pa.large_string()))
-        return positions[found]
+        found = _Findings(plan, files, history)
+        until = self._now - round(RECORDS_KEPT_DAYS * DAY_US)
+        for owner in known:
+            record = owner.record
+            if record is None:
+                continue
+            if owner.state == "rejected-acknowledged":
+                if record.swept_at is None:
+                    found.swept.append(record)
+                elif record.swept_at < self._before:
+                    found.finished.append(record)
+            elif owner.state == "committed" and record.state == "committed":  # else somebody has yet to write that down
+                found.finished.append(record)
+            elif owner.state == "collected":
+                if record.seen_ended_at is None:
+                    found.ended.append(record)
+                elif record.seen_ended_at < until:
+                    found.forgotten.append(record)
+        return found
 
     # --- doing it -----------------------------------------------------------------------------------------------------
 
@@ -512,9 +419,11 @@ class Collector:
         stores = self._stores
         found = promises.find_condemned(stores, run)
         try:
-            found = None if found is None else promises.decide(stores, *found)
+            found = None if found is None else promises.decide(stores, *found, self._surveyor.settle)
             if found is None:
                 return 0  # somebody else has ended it
+            if found[1].in_parts:
+                return self._finish_parts(*found)
             keys = promises.condemned_keys(stores, found[1])
         except BlobNotFound:
             if (left := promises.find_condemned(stores, run)) is not None:
@@ -536,6 +445,47 @@ class Collector:
             promises.end_condemned(stores, found[1])
         return deleted
 
+    def _finish_parts(self, raw: bytes, record: Condemned) -> int:
+        """The same of lists in parts, some of them at once, in rounds.
+
+        Invariant: `until` is on record before an attempt of a round begins, and no attempt deletes after it. So when
+        the record goes, nobody deletes by it any more; that may be in a later run.
+
+        Raises:
+            BlobNotFound: the lists are gone, and so the run has ended.
+        """
+        stores = self._stores
+        parts = promises.condemned_parts(stores, record)
+        deleted = 0
+        found: tuple[bytes, Condemned] | None = (raw, record)
+        while found is not None and not found[1].is_over:
+            raw, record = found
+            self._owner.refuse_foreign()
+            until = self._store_time() + ROUND_US
+            now = stores.clock.now_us()
+            found = promises.advance_condemned(stores, raw, msgspec.structs.replace(record, at=now, until=until))
+            if found is None or found[1].until != until:
+                continue  # somebody else goes on with it
+            self._progress("deleting", deleted, record.count)
+            round = Round(record.run, self._owner.stamp, until)
+            ended = self._surveyor.delete(self._core, round, parts)
+            if not ended:
+                self._owner.refuse_foreign()
+                raise StorageError(
+                    f"None of {len(parts)} lists of garbage could be deleted in {ROUND_US // 60_000_000} minutes.",
+                    safe="Nothing refers to what was deleted.",
+                    next="Look whether the store answers, then collect again.",
+                )
+            deleted += sum(part.count for part in ended)
+            parts = [part for part in parts if part not in ended]
+            done = record.count - sum(part.count for part in parts)
+            raw, record = found
+            now = stores.clock.now_us()
+            found = promises.advance_condemned(stores, raw, msgspec.structs.replace(record, done=done, at=now))
+        if found is not None and found[1].until < self._store_time():
+            promises.end_condemned(stores, found[1])
+        return deleted
+
     def _see_the_end(self, record: TransactionRecord) -> None:
         """Note when a collector first saw that a transaction has ended: from then on its record is kept for so long."""
         raw, held = transactions.find_record(self._stores, record.branch_id, record.id)
@@ -553,21 +503,3 @@ class Collector:
         swept = encode(msgspec.structs.replace(held, swept_at=self._now))
         with suppress(PredicateFailed):
             self._stores.kv.set_if(self._stores.records, transactions.key_of(record.branch_id, record.id), swept, raw)
-
-
-_ORPHAN, _DEAD, _REJECTED = range(3)
-_WHY = ("nothing refers to it", "left by a committed transaction", "of a rejected transaction")
-
-
-def _places(keys: pa.StringArray, sizes: npt.NDArray[np.int64], why: npt.NDArray[np.int8]) -> tuple[GarbagePlace, ...]:
-    """What goes by prefix and reason, the most bytes first."""
-    counts: Counter[tuple[str, int]] = Counter()
-    volumes: Counter[tuple[str, int]] = Counter()
-    for key, size, reason in zip(keys.to_pylist(), sizes.tolist(), why.tolist(), strict=True):
-        place = place_of(key), reason
-        counts[place] += 1
-        volumes[place] += size
-    return tuple(
-        GarbagePlace(prefix, _WHY[reason], counts[prefix, reason], size)
-        for (prefix, reason), size in volumes.most_common(MAX_PLACES)
-    )

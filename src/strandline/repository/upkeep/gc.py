@@ -17,7 +17,8 @@ from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.names.branches import repository_record
 from strandline.repository.names.settings import change_settings
-from strandline.repository.upkeep.garbage import Collector, GarbagePlan, Marker
+from strandline.repository.upkeep.garbage import Collector, GarbagePlan
+from strandline.repository.upkeep.judging import Surveyor
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +70,8 @@ class GarbageCollection:
             grace_days: how young a file must be to stay although nothing refers to it.
             despite_readers: although another lake, which was restored without its bytes, reads this namespace.
             progress: told what is being done, how much of it is done, and of how much.
-            spark: a session that reads the metadata, for lakes with very many commits.
+            spark: a session that lists the files and finds what goes, for lakes of very many files; no list of files
+                passes through this process then.
         """
         return self._collector(grace_days, despite_readers, progress, spark).plan()
 
@@ -95,11 +97,7 @@ class GarbageCollection:
     def _collector(
         self, grace_days: float, despite_readers: bool, progress: Progress, spark: SparkSession | None
     ) -> Collector:
-        marker: Marker | None = None
-        if spark is not None:
-            if type(spark).__module__.partition(".")[0] != "pyspark":
-                raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
-            marker = engine("spark").marker(spark)
+        surveyor: Surveyor | None = None if spark is None else engine("spark").surveyor(spark)
         if grace_days < SERVED_GRACE_DAYS and self._core.stores.kv.get(*SERVED) is not None:
             raise UsageError(
                 f"The lake is served, and {grace_days:g} days are too few: clients may write objects for a day before "
@@ -112,5 +110,5 @@ class GarbageCollection:
             grace_days=grace_days,
             despite_readers=despite_readers,
             progress=progress,
-            marker=marker,
+            surveyor=surveyor,
         )
