@@ -1,6 +1,6 @@
 """Spark: reading and writing tables natively. Plain DataFrame calls only, so that it runs on Spark Connect as well."""
 
-from strandline.spark.changes import changes, rows_of
+from strandline.spark.changes import changes, consolidated, rows_of
 from strandline.spark.changing import change_rows
 from strandline.spark.copying import copier
 from strandline.spark.format.source import register
@@ -8,6 +8,7 @@ from strandline.spark.garbage import surveyor
 from strandline.spark.importing import import_workers
 from strandline.spark.read import collected, read_table
 from strandline.spark.rewriting import rewriters
+from strandline.spark.row_diff import row_diff
 from strandline.spark.session import configure
 from strandline.spark.verifying import verify
 from strandline.spark.write import write_table
@@ -17,11 +18,13 @@ __all__ = [
     "changes",
     "collected",
     "configure",
+    "consolidated",
     "copier",
     "import_workers",
     "read_table",
     "register",
     "rewriters",
+    "row_diff",
     "rows_of",
     "surveyor",
     "verify",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from functools import reduce
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -15,9 +16,10 @@ from strandline.repository.branch import Branch
 from strandline.repository.feed import SCHEMA
 from strandline.repository.repository import Repository
 from strandline.results.rows import ObjectInfo
-from strandline.shards.rows.codec import DIFF
+from strandline.shards.rows.codec import DIFF, TIME
 from strandline.shards.rows.updates import update_schema
-from strandline.spark.read import scan_files
+from strandline.spark.read import FILE, metadata_path, quoted, scan_files, scan_in_parts
+from strandline.spark.row_diff import CHANGE, check_key
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile, data_files
 from strandline.tables.table import Table
@@ -33,6 +35,7 @@ def changes(
     *,
     since: int | None = None,
     rows: bool = False,
+    key: Sequence[str] | None = None,
 ) -> DataFrame:
     """What changed below a path of a branch after a move of its head.
 
@@ -40,19 +43,25 @@ def changes(
         since: the number of a move, from `_time` of an earlier call; None for all, what was there at first as well.
         rows: of a table, the rows that came (`_diff` 1) and went (`_diff` -1) in all, instead of the files; a row that
             is in a file that came and in one that went is there twice, and adds up to nothing.
+        key: columns that name a row of a table: its rows as they are now, one for each key that changed.
 
     Returns:
         Files: `path`, `change` ("added" or "removed"), `commit`, `author`, the object, `_time` and `_diff`. Or rows:
-        the columns of the table, and `_diff`.
+        the columns of the table, and `_diff`. Or with a key: the columns of the table, of which a row that went has
+        those of the key alone, `_change` ("upsert" or "delete"), and `_commit` and `_time` of its last change. Rows
+        that were only written again, as by `rewrite_files`, did not change; a key that came and went is a "delete".
 
     Raises:
-        TableNotFound: `rows` of a path that is not a table.
+        TableNotFound: `rows` or a `key` of a path that is not a table.
+        UsageError: a column of the key is none of the table's.
         BeforeSince: what came after that move was forgotten: all streams of the feed have read it.
         Conflict, CommitExpired: changes in between are not known any more.
     """
     found = repository.branch(branch) if isinstance(branch, str) else branch
     prefix = path if not path or path.endswith("/") else path + "/"
     told = found.feed.changes(prefix, since)
+    if key is not None:
+        return consolidated(spark, found.table(path.rstrip("/")), told, key)
     if not rows:
         schema = from_arrow_schema(update_schema(SCHEMA))
         return spark.createDataFrame(told.to_pylist(), schema)
@@ -89,6 +98,67 @@ def rows_of(spark: SparkSession, table: Table, told: pa.Table) -> DataFrame:
         files: list[TableFile] = list(data_files(infos, table.prefix, record))
         frames.append(scan_files(spark, table, record, files).withColumn(DIFF, F.lit(sign).cast("bigint")))
     return reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+
+
+COMMIT = "_commit"
+
+
+def consolidated(spark: SparkSession, table: Table, told: pa.Table, key: Sequence[str]) -> DataFrame:
+    """One row for each key that changed, by what a feed told of files: what it is after the last of these changes.
+
+    In a stream: `consolidated(spark, table, batch.toArrow(), ["id"])`, in `foreachBatch`.
+
+    Raises:
+        UsageError: a column of the key is none of the table's, or is compared by nobody.
+    """
+    records = _Records(table)
+    newest = records.newest(told)
+    names = check_key(newest, key)
+    events: dict[tuple[int, tuple[object, ...]], list[tuple[int, int, str]]] = {}
+    known: list[TableRecord] = [newest]
+    columns = [told.column(name).to_pylist() for name in (*OBJECT, "change", "commit", TIME)]
+    for *file, change, commit, time in zip(*columns, strict=True):
+        sign = 1 if change == "added" else -1
+        record = records.at(commit, sign)
+        if record not in known:
+            known.append(record)
+        events.setdefault((known.index(record), tuple(file)), []).append((time, sign, commit))
+    frames = [_no_events(scan_files(spark, table, newest, []))]
+    for number, record in enumerate(known):
+        held = {_info(file): found for (at, file), found in events.items() if at == number}
+        files: list[TableFile] = list(data_files(held, table.prefix, record))
+        for some, frame in scan_in_parts(spark, table, record, files, with_file=True) if files else ():
+            frames.append(frame.join(F.broadcast(_events(spark, table, some, held)), FILE).drop(FILE))
+    every = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
+    shown = [name for name in every.columns if name != DIFF]
+    net = every.groupBy(*map(quoted, shown)).agg(F.sum(DIFF).alias(DIFF)).where(F.col(DIFF) != 0)
+    last = Window.partitionBy(*map(quoted, names)).orderBy(F.desc(TIME), F.desc(DIFF))
+    newest_only = net.withColumn("_rank", F.row_number().over(last)).where("_rank = 1")
+    is_there = F.col(DIFF) > 0
+    rows = [quoted(name) if name in names else F.when(is_there, quoted(name)).alias(name) for name in newest.names]
+    kind = F.when(is_there, "upsert").otherwise("delete").alias(CHANGE)
+    return newest_only.select(*rows, kind, F.col(COMMIT), F.col(TIME))
+
+
+def _no_events(frame: DataFrame) -> DataFrame:
+    kinds = {TIME: "bigint", DIFF: "bigint", COMMIT: "string"}
+    return frame.select("*", *(F.lit(None).cast(kind).alias(name) for name, kind in kinds.items()))
+
+
+def _events(
+    spark: SparkSession,
+    table: Table,
+    files: Sequence[TableFile],
+    held: Mapping[ObjectInfo, Sequence[tuple[int, int, str]]],
+) -> DataFrame:
+    """When files came and went, by their paths as Spark spells them."""
+    core = table.ref._core
+    rows = [(metadata_path(core, file), *event) for file in files for event in held[file.info]]
+    columns = [pa.array(values, kind) for values, kind in zip(zip(*rows, strict=True), _EVENT.types, strict=True)]
+    return spark.createDataFrame(pa.table(columns, schema=_EVENT))
+
+
+_EVENT = pa.schema([(FILE, pa.string()), (TIME, pa.int64()), (DIFF, pa.int64()), (COMMIT, pa.string())])
 
 
 class _Records:

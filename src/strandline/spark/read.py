@@ -144,10 +144,25 @@ def condition_of(spark: SparkSession, record: TableRecord, where: Any) -> Condit
 
 def scan_files(spark: SparkSession, table: Table, record: TableRecord, files: Sequence[TableFile]) -> DataFrame:
     """A data frame over exactly these files of a table."""
+    if not files:
+        return spark.createDataFrame([], struct_of(record))
+    return reduce(DataFrame.unionByName, [frame for _, frame in scan_in_parts(spark, table, record, files)])
+
+
+FILE = "_file"
+"""A column with the path of the file that a row is from, as `metadata_path` spells it."""
+
+
+def scan_in_parts(
+    spark: SparkSession, table: Table, record: TableRecord, files: Sequence[TableFile], *, with_file: bool = False
+) -> list[tuple[list[TableFile], DataFrame]]:
+    """Frames over files of a table, at least one; none has the bytes of one physical file twice.
+
+    Args:
+        with_file: add the column `FILE`.
+    """
     core = table.ref._core
     schema = struct_of(record)
-    if not files:
-        return spark.createDataFrame([], schema)
     _refuse_skipped(files)
     if record.file_format not in CHECKED_BY_SPARK:
         _refuse_cut(table, files)
@@ -159,16 +174,20 @@ def scan_files(spark: SparkSession, table: Table, record: TableRecord, files: Se
             native[address] = file
         else:
             moved.append(file)
+    shown = list(map(quoted, record.names))
+    if with_file:
+        shown.append(F.col("_metadata.file_path").alias(FILE))
     try:
         with held_settings(spark, {LISTING_PARALLELISM: LISTING_TASKS}):
-            frames = []
+            parts = []
             if native:
-                frames.append(_read_native(spark, core, record, schema, list(native.values())))
-            frames += [_read_moved(spark, core, record, schema, layer) for layer in _layers(moved)]
-            frame = reduce(DataFrame.unionByName, frames)
+                some = list(native.values())
+                parts.append((some, _read_native(spark, core, record, schema, some, shown)))
+            parts += [(layer, _read_moved(spark, core, record, schema, layer, shown)) for layer in _layers(moved)]
             if is_connect(spark):
-                frame.isStreaming  # noqa: B018 - the server lists the files now, while the setting is held
-            return frame
+                for _, frame in parts:
+                    frame.isStreaming  # noqa: B018 - the server lists the files now, while the setting is held
+            return parts
     except StrandlineError:
         raise
     except Exception as error:
@@ -279,7 +298,12 @@ def reader_of(spark: SparkSession, record: TableRecord) -> DataFrameReader:
 
 
 def _read_native(
-    spark: SparkSession, core: RepositoryCore, record: TableRecord, schema: StructType, files: Sequence[TableFile]
+    spark: SparkSession,
+    core: RepositoryCore,
+    record: TableRecord,
+    schema: StructType,
+    files: Sequence[TableFile],
+    shown: Sequence[Column],
 ) -> DataFrame:
     reader = reader_of(spark, record)
     if record.partition_by:
@@ -294,12 +318,17 @@ def _read_native(
         urls = [core.resolver.namespace.spark_url(folder) for folder in folders]
         frame = reader.load([*urls, *(_spark_path(core, file) for file in rest)])
         if still_whole(core, folders, files):
-            return frame.select(*map(quoted, record.names))
-    return reader.load([_spark_path(core, file) for file in files]).select(*map(quoted, record.names))
+            return frame.select(*shown)
+    return reader.load([_spark_path(core, file) for file in files]).select(*shown)
 
 
 def _read_moved(
-    spark: SparkSession, core: RepositoryCore, record: TableRecord, schema: StructType, files: Sequence[TableFile]
+    spark: SparkSession,
+    core: RepositoryCore,
+    record: TableRecord,
+    schema: StructType,
+    files: Sequence[TableFile],
+    shown: Sequence[Column],
 ) -> DataFrame:
     stored = StructType([field for field in schema.fields if field.name not in record.partition_by])
     paths = [_spark_path(core, file) for file in files]
@@ -313,7 +342,7 @@ def _read_moved(
             literals = [F.lit(part) for path, text in pairs for part in (path, text + suffix)]
             values = F.try_element_at(F.create_map(*literals), F.col("_metadata.file_path"))
         frame = frame.withColumn(name, values.cast(schema[name].dataType))
-    return frame.select(*map(quoted, record.names))
+    return frame.select(*shown)
 
 
 def quoted(name: str) -> Column:

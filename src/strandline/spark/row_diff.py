@@ -1,0 +1,138 @@
+"""The rows in which a table differs between two refs; files that both have are not read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from strandline.errors import TableNotFound, UsageError
+from strandline.repository.refs.ref import Ref, as_ref
+from strandline.shards.rows.codec import DIFF
+from strandline.spark.read import quoted, scan_files
+from strandline.spark.session import check_session
+from strandline.tables.record import TableRecord
+from strandline.tables.scan import TableFile
+from strandline.tables.table import Table
+
+CHANGE = "_change"
+BEFORE = "_before"
+AFTER = "_after"
+
+
+def row_diff(
+    spark: SparkSession, left: Ref, right: Ref | str, path: str, *, key: Sequence[str] | None = None
+) -> DataFrame:
+    """What changes in the rows of a native table from one ref to another one; what is staged on a branch counts.
+
+    Files that both refs have are not read, so the cost is that of the files that differ.
+
+    Args:
+        path: of the table; one of the refs may lack it.
+        key: columns that name a row. Without it a row that changed is one that went and one that came.
+
+    Returns:
+        Without a key: the columns of the table, and `_diff`, how many more such rows there are on the right. With one:
+        the columns of the key, `_change` ("added", "removed" or "changed"), and `_before` and `_after`, structs of all
+        columns, null where there is no such row. If several rows have one key, they are paired in some order.
+
+    Raises:
+        TableNotFound: neither ref has the table.
+        UsageError: a column of the key is none of the table's, or a column changed its type.
+    """
+    check_session(spark)
+    if not isinstance(left, Ref):
+        raise UsageError(
+            f"{left!r} is not a ref.", next='Give a handle, such as lake.repository("nyc").branch("main").'
+        )
+    sides = [ref.table(path) for ref in (left, as_ref(left._core, right))]
+    records = [table._find_record()[1] for table in sides]
+    newest = records[1] or records[0]
+    if newest is None:
+        raise TableNotFound(
+            f"{path!r} is a table neither of {left.place} nor of {sides[1].ref!r}.",
+            next="Check its path. Iceberg's tables are compared by strandline.iceberg.diff.",
+        )
+    names = None if key is None else check_key(newest, key)
+    _refuse_other_types(records, path)
+    before, after = _only(spark, sides, records)
+    every = after.withColumn(DIFF, F.lit(1).cast("bigint")).unionByName(
+        before.withColumn(DIFF, F.lit(-1).cast("bigint")), allowMissingColumns=True
+    )
+    columns = [name for name in every.columns if name != DIFF]
+    net = every.groupBy(*map(quoted, columns)).agg(F.sum(DIFF).alias(DIFF)).where(F.col(DIFF) != 0)
+    return net if names is None else _by_key(net, columns, names)
+
+
+def check_key(record: TableRecord, key: Sequence[str]) -> list[str]:
+    """The columns of a key.
+
+    Raises:
+        UsageError: one is none of the table's, or there is none.
+    """
+    names = [key] if isinstance(key, str) else list(key)
+    unknown = [name for name in names if name not in record.names]
+    if unknown or not names:
+        raise UsageError(
+            f"{unknown[0]!r} is not a column of the table." if unknown else "A key needs at least one column.",
+            next=f"Its columns are {', '.join(record.names)}.",
+        )
+    return names
+
+
+def _refuse_other_types(records: Sequence[TableRecord | None], path: str) -> None:
+    left, right = ({field["name"]: field["type"] for field in one.fields} if one else {} for one in records)
+    for name in left.keys() & right.keys():
+        if left[name] != right[name]:
+            raise UsageError(
+                f"The column {name!r} of {path!r} is {left[name]} on the left and {right[name]} on the right.",
+                next="Compare the files instead: ref.diff(other, path).",
+            )
+
+
+def _only(
+    spark: SparkSession, sides: Sequence[Table], records: Sequence[TableRecord | None]
+) -> tuple[DataFrame, DataFrame]:
+    """The rows of the files that only one side has, on both sides.
+
+    A file is the same if its bytes are and its folders give its rows the same values, whatever its path is.
+    """
+    files: list[list[TableFile]] = [
+        [] if record is None else list(table._files(record)) for table, record in zip(sides, records, strict=True)
+    ]
+    if records[0] != records[1]:  # other columns: the same bytes are other rows
+        common: set[object] = set()
+    else:
+        common = {_identity(file) for file in files[0]} & {_identity(file) for file in files[1]}
+    newest = records[1] or records[0]
+    assert newest is not None
+    frames = []
+    for table, record, held in zip(sides, records, files, strict=True):
+        counts: dict[object, int] = {}
+        kept = []
+        for file in held:  # a file that is linked twice has its rows twice
+            name = _identity(file)
+            counts[name] = counts.get(name, 0) + 1
+            if name not in common or counts[name] > 1:
+                kept.append(file)
+        frames.append(scan_files(spark, table, record or newest, kept))
+    return frames[0], frames[1]
+
+
+def _identity(file: TableFile) -> object:
+    return file.info.physical_address, tuple(sorted(file.partition.items(), key=lambda item: item[0]))
+
+
+def _by_key(net: DataFrame, columns: Sequence[str], key: Sequence[str]) -> DataFrame:
+    """Rows that came paired with those that went."""
+    whole = F.struct(*map(quoted, columns)).alias("_row")
+    copies = F.explode(F.sequence(F.lit(1), F.abs(F.col(DIFF)).cast("int"))).alias("_copy")
+    rows = net.select(*map(quoted, key), whole, (F.col(DIFF) > 0).alias("_came"), copies)
+    order = Window.partitionBy(*map(quoted, key), "_came").orderBy(F.xxhash64(F.to_json("_row")), "_copy")
+    numbered = rows.withColumn("_number", F.row_number().over(order))
+    came, row = F.col("_came"), F.col("_row")
+    before, after = (F.first(F.when(one, row), ignorenulls=True) for one in (~came, came))
+    paired = numbered.groupBy(*map(quoted, key), "_number").agg(before.alias(BEFORE), after.alias(AFTER))
+    change = F.when(F.col(BEFORE).isNull(), "added").when(F.col(AFTER).isNull(), "removed").otherwise("changed")
+    return paired.select(*map(quoted, key), change.alias(CHANGE), BEFORE, AFTER)
