@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from strandline.blob import BlobStore, open_store
+from strandline.blob.local import LocalBlobStore
 from strandline.testing.blob_conformance import BlobStoreTests
 
 
@@ -33,3 +34,12 @@ class TestS3(BlobStoreTests):
     @pytest.fixture
     def store(self, s3_endpoint: str) -> Iterator[BlobStore]:
         yield open_store(f"s3://lake/{uuid.uuid4().hex}?endpoint={s3_endpoint}&region=us-east-1")
+
+
+def test_a_store_may_begin_at_the_root_of_all_files(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("here")
+    key = str(tmp_path / "x").lstrip("/")
+    store = LocalBlobStore("/")
+    assert store.get(key) == b"here"
+    assert store.spark_url(key) == f"file:///{key}"  # as Spark spells it in `_metadata.file_path`
+    assert store.local_path(key) == f"/{key}"

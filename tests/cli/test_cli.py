@@ -11,6 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from strandline.branch.rules.record import Action
@@ -203,6 +205,10 @@ def test_json_is_one_object_a_line(lake_cli: Run) -> None:
         (("table", "files", "nyc/main/none"), 3, "no table record"),
         (("table", "rewrite", "nyc/main"), 2, "names no table"),
         (("table", "rewrite", "nyc/main/none"), 3, "no table record"),
+        (("table", "mirror", "nowhere", "nyc/main/t"), 3, "no folder"),
+        (("table", "mirror", ".", "nyc/main"), 2, "1 to"),
+        (("table", "mirror", ".", "nyc/main/t", "--partition-types", "year"), 2, "not a column and its type"),
+        (("table", "mirror", ".", "nyc/main/t", "--file-format", "xml"), 2, "not a format"),
         (("restore", "nowhere"), 3, "no complete backup"),
         (("backup", "/proc/nowhere"), 9, "backup|written|permission|object store"),
         (("backup", "saved", "--repository", "nope"), 3, "'nope' does not exist"),
@@ -420,6 +426,18 @@ def test_small_files_of_a_table_are_rewritten(lake_cli: Run, tmp_path: Path) -> 
     assert lake_cli("table", "rewrite", "nyc/main/t")[1].strip() == "No file has to be rewritten."
     assert lake_cli("table", "rewrite", "nyc/main/t", "--sort-by", "none")[0] == 2
     assert lake_cli("table", "rewrite", "nyc/main/t", "--target-mib", "0")[0] == 2
+
+
+def test_a_table_is_mirrored(lake_cli: Run, tmp_path: Path) -> None:
+    lake_cli("repo", "create", "nyc")
+    folder = tmp_path / "rides" / "day=2026-01-01"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [1, 2]}), folder / "a.parquet")
+    mirror = "table", "mirror", str(folder.parent), "nyc/main/rides", "--partition-types", "day=date"
+    code, out, _ = lake_cli(*mirror, "-m", "rides", "--json")
+    assert (code, json.loads(out)["objects"]) == (0, 1)
+    assert lake_cli(*mirror)[1].strip() == "1 object at the source; nothing has changed."
+    assert '"date"' in lake_cli("cat", "nyc/main/rides/_strandline_table.json")[1]
 
 
 def test_a_workload_gets_its_bill_without_a_lake(cli: Run, tmp_path: Path) -> None:

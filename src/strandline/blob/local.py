@@ -56,7 +56,7 @@ class LocalBlobStore(PartsStore):
         self.root = Path(os.path.abspath(root))
         self.synced = synced
         self.url = "file://" + quote(str(self.root))
-        self._root = str(self.root) + os.sep
+        self._root = str(self.root).rstrip(os.sep) + os.sep  # the root of all may be one
         self._known_folders: set[str] = set()
 
     def _path(self, key: str) -> str:

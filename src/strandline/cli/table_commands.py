@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import msgspec
 import typer
@@ -13,6 +13,9 @@ from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, MessageOption, Session, complete_place, session
 from strandline.errors import UsageError
 from strandline.tables.table import Table
+
+if TYPE_CHECKING:
+    from strandline.tables.formats import FileFormat
 
 app = typer.Typer(no_args_is_help=True, help="Tables: path prefixes with a table record.")
 PlaceArgument = Annotated[str, typer.Argument(help="repository/ref/path of the table", autocompletion=complete_place)]
@@ -219,6 +222,43 @@ def rewrite(
             f"{counted(done.before, 'file')} became {done.after:,}." if done.before else "No file has to be rewritten."
         )
         s.out.say(told, msgspec.structs.asdict(done))
+
+
+@app.command()
+def mirror(
+    source: Annotated[str, typer.Argument(help="The folder of one table, or a URL such as s3://bucket/tables/rides.")],
+    place: PlaceArgument,
+    file_format: Annotated[str | None, typer.Option(help="Of the files; by default as the first one is named.")] = None,
+    partition_types: Annotated[str, typer.Option(help="Of columns that folders name: year=integer,day=date.")] = "",
+    message: MessageOption = None,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit a table whose files somebody else writes; again, what has changed there. No bytes are copied."""
+    with session(lake, as_json) as s:
+        branch, path = s.branch_place(place)
+        types = dict(_pair(text) for text in _names(partition_types))
+        with s.out.progress("mirroring") as step:
+            done = branch.mirror_table(
+                source,
+                path,
+                message,
+                file_format=cast("FileFormat | None", file_format),
+                partition_types=types,
+                progress=step,
+            )
+        id = None if done.commit is None else done.commit.id
+        told = f"{counted(done.objects, 'object')} at the source"
+        s.out.say(
+            f"{told}: {id[:12]}" if id else f"{told}; nothing has changed.", {"objects": done.objects, "commit": id}
+        )
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, kind = text.partition("=")
+    if not (name and equals and kind):
+        raise UsageError(f"{text!r} is not a column and its type.", next="Write for example year=integer,day=date.")
+    return name, kind
 
 
 def _names(text: str) -> list[str]:

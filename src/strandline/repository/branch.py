@@ -22,12 +22,14 @@ from strandline.core.promises import pinned
 from strandline.core.upload import Content, upload
 from strandline.engines import engine
 from strandline.errors import UsageError
+from strandline.ids import check_path
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.drafts import make_draft
-from strandline.repository.commits.importing import ImportResult, import_objects
+from strandline.repository.commits.importing import ImportResult, import_objects, mirror_table
 from strandline.repository.commits.listing import ImportSource
 from strandline.repository.commits.merging import MergePreview, merge_into, preview_merge, replay
+from strandline.repository.commits.mirroring import MirroredTable
 from strandline.repository.commits.one_shot import Asked, check_asked, publish_entries
 from strandline.repository.commits.settling import Appended, MergeStrategy, Side, check_decisions
 from strandline.repository.jobs.range_jobs import RangeJobs
@@ -43,9 +45,13 @@ from strandline.repository.transactions.operators import Transactions, Writers
 from strandline.repository.transactions.options import OnStaged, TransactionOptions
 from strandline.repository.transactions.transaction import Transaction, resume
 from strandline.results.rows import ObjectInfo
+from strandline.tables.columns import spark_fields
+from strandline.tables.formats import FileFormat
+from strandline.tables.record import OptionValue
 from strandline.tree.rows import Entry
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from strandline.repository.feed import Feed
@@ -339,6 +345,64 @@ class Branch(StagedWrites):
         draft = make_draft(self._core, message if message is not None else text, metadata, committer, None)
         workers = None if spark is None else engine("spark").import_workers(spark)
         return import_objects(self._core, self._at, sources, draft, progress, replaces=replace, workers=workers)
+
+    @logged("mirror table")
+    def mirror_table(
+        self,
+        source: str | Path,
+        path: str,
+        message: str | None = None,
+        *,
+        file_format: FileFormat | None = None,
+        columns: pa.Schema | None = None,
+        partition_types: Mapping[str, str] | None = None,
+        options: Mapping[str, OptionValue] | None = None,
+        metadata: Mapping[str, str] | None = None,
+        committer: str | None = None,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
+    ) -> ImportResult:
+        """Commit a table whose files somebody else writes, in a plain folder or one for each value (`month=1/`).
+
+        No bytes are copied. A later call commits what has changed at the source: files that came, went, or were written
+        over. Of new Parquet files the footers are read, for their columns and for statistics; a column that is new, or
+        of a wider type, becomes one of the table. The source is read as it is: mirror it when its writer is done.
+
+        Args:
+            source: the folder of one table, or a URL such as s3://bucket/tables/rides.
+            path: of the table. If it is there already, it has to be a mirror, without files of its own.
+            file_format: of its files; by default that of the first one by its name.
+            columns: of its files; needed where they are not in footers, as in those of Parquet files.
+            partition_types: of the columns that folders name, as Spark calls them; by default they are strings.
+            options: of the format, as Spark names them.
+            spark: a session whose executors list the source in slices, and read the footers there.
+
+        Returns:
+            How many objects were found, and the commit; None if nothing has changed.
+
+        Raises:
+            NotFound: the source has no data file.
+            UsageError: it holds files of several formats or with several kinds of folders; a folder names a value of
+                another type; or the table has files of its own.
+            SchemaMismatch: a file has a column of a type that the table's does not hold.
+            Contention: a file was listed and is gone, or others kept changing the table.
+            UncommittedChanges: staged changes lie at the table.
+        """
+        check_path(path)
+        found = ImportSource(str(source), path)
+        mirrored = MirroredTable(
+            self._core,
+            self._at,
+            found,
+            file_format=file_format,
+            columns=None if columns is None else spark_fields(columns),
+            partition_types=partition_types or {},
+            options=options,
+        )
+        text = message if message is not None else f"Mirror {found.shown} as {path}"
+        draft = make_draft(self._core, text, metadata, committer, None)
+        workers = None if spark is None else engine("spark").import_workers(spark)
+        return mirror_table(self._core, self._at, found, mirrored, draft, progress, workers)
 
     # --- transactions -------------------------------------------------------------------------------------------------
 

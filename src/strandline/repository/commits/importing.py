@@ -25,7 +25,8 @@ from strandline.errors import Fenced, StrandlineError, UsageError, some_paths
 from strandline.ids import prefix_end
 from strandline.progress import Progress
 from strandline.repository.commits.listing import ImportSource, NothingNew, no_object, references, refuse_namespaces
-from strandline.repository.commits.slices import SlicedImport, Workers
+from strandline.repository.commits.mirroring import MirroredTable
+from strandline.repository.commits.slices import SlicedImport, Workers, WorkersHere
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
 from strandline.tree.rows import SCHEMA, Changes, column, concat, search
@@ -158,6 +159,25 @@ def import_objects(
         made = Import(core, sources, draft, progress, replaces=replaces)
     else:
         made = SlicedImport(core, sources, draft, progress, workers, replaces=replaces)
+    return _imported(core, at, made)
+
+
+def mirror_table(
+    core: RepositoryCore,
+    at: BranchAt,
+    source: ImportSource,
+    table: MirroredTable,
+    draft: Draft,
+    progress: Progress,
+    workers: Workers | None,
+) -> ImportResult:
+    """Commit references to the files of a table, and its record, at one instant."""
+    slicers = WorkersHere() if workers is None else workers
+    made = SlicedImport(core, [source], draft, progress, slicers, replaces=True, table=table)
+    return _imported(core, at, made)
+
+
+def _imported(core: RepositoryCore, at: BranchAt, made: Import | SlicedImport) -> ImportResult:
     try:
         record = set_head(
             at, lambda now: refuse_blocked(now, "commit", at.name), "import", made.compute, made.in_the_way

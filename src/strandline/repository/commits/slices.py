@@ -10,7 +10,7 @@ ranges pass through the driver.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.blob import BlobInfo, BlobStore, open_store
+from strandline.blob import BlobInfo, BlobStore, Resolver, open_store
 from strandline.branch.commits import Commit, Draft
 from strandline.branch.heads import NewHead
 from strandline.core.repository_core import RepositoryCore
@@ -35,6 +35,8 @@ from strandline.repository.commits.listing import (
     references,
     refuse_namespaces,
 )
+from strandline.repository.commits.mirroring import MirroredTable
+from strandline.tables.mirroring import Mirrored, Seen, dressed
 from strandline.tree.apply import overlay_rows
 from strandline.tree.chunking import Chunker, natural_ends
 from strandline.tree.diff import Difference, diff
@@ -61,6 +63,7 @@ class Slice(msgspec.Struct, frozen=True):
         tree: what the branch holds.
         replaces: whether paths of the tree that the source does not have go.
         has_levels: whether large trees of the repository have nodes.
+        mirrored: what the files are, if they are those of a table.
     """
 
     root: str
@@ -72,6 +75,7 @@ class Slice(msgspec.Struct, frozen=True):
     tree: TreeRef
     replaces: bool
     has_levels: bool
+    mirrored: Mirrored | None = None
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -81,11 +85,13 @@ class Cut(msgspec.Struct, frozen=True):
         ranges: in order, all closed.
         rest: the rows behind the last of them, whose range is not at its end; None if there are none.
         objects: how many keys were listed.
+        fields: the columns of new files of a table, each once, as JSON.
     """
 
     ranges: list[RangeInfo]
     rest: RangeInfo | None
     objects: int
+    fields: list[str] = []
 
 
 class Workers(Protocol):
@@ -121,19 +127,25 @@ def cut(slice: Slice) -> Cut:
         InvalidName: a key is not a path.
     """
     trees = TreeStore(open_store(slice.namespace), CACHE_MAX_BYTES, has_levels=slice.has_levels)
-    source = open_store(slice.root)
+    source, resolver = open_store(slice.root), Resolver(trees.blobs)
     _refuse_missing(source)
     tree = trees.tree(slice.tree)
     start, end = _paths_of(slice)
     held = list(trees.ranges(tree, start))
     known: dict[str, Part] = {info.id: info for info in held if end is None or info.min_path < end}
     found = _Listed(slice, source)
+    seen = Seen()
+
+    def dress(rows: pa.Table, under: pa.Table) -> pa.Table:
+        return rows if slice.mirrored is None else dressed(slice.mirrored, rows, under, resolver, seen)
+
     made: list[RangeInfo] = []
     chunker = Chunker()
-    for rows, ends in _laid_over(found, trees.scan(tree, start, end), replaces=slice.replaces):
+    kept = "" if slice.mirrored is None else slice.mirrored.record_path
+    for rows, ends in _laid_over(found, trees.scan(tree, start, end), dress, kept if slice.replaces else None):
         made += [trees.write_range(chunk, known) for chunk in chunker.feed(rows, ends)]
     rest = [trees.write_range(rows, known) for rows in chunker.finish()]
-    return Cut(made, rest[0] if rest else None, found.objects)
+    return Cut(made, rest[0] if rest else None, found.objects, list(seen.fields))
 
 
 def _refuse_missing(source: BlobStore) -> None:
@@ -188,8 +200,15 @@ class _Listed:
         return references(self._store, self._slice.prefix, self._slice.below, found) if found else empty_rows()
 
 
-def _laid_over(found: _Listed, held: Iterable[pa.Table], *, replaces: bool) -> Iterator[tuple[pa.Table, BoolArray]]:
-    """The rows of the branch with a listing over them, and their natural ends."""
+def _laid_over(
+    found: _Listed, held: Iterable[pa.Table], dress: Callable[[pa.Table, pa.Table], pa.Table], kept: str | None
+) -> Iterator[tuple[pa.Table, BoolArray]]:
+    """The rows of the branch with a listing over them, and their natural ends.
+
+    Args:
+        dress: is given listed rows, and those of the branch among them.
+        kept: of what the listing does not have, only this path stays; None if all of it does.
+    """
     for whole in held:
         base = whole
         while base.num_rows:
@@ -200,14 +219,19 @@ def _laid_over(found: _Listed, held: Iterable[pa.Table], *, replaces: bool) -> I
                 reach = pc.search_sorted(paths, column(rows, "path")[rows.num_rows - 1].as_py(), side="right").as_py()
             under = base.slice(0, reach)
             base = base.slice(reach)
-            if replaces:
-                under = under.filter(pa.array(search(column(rows, "path"), column(under, "path"))[1]))
+            rows = dress(rows, under)
+            if kept is not None:
+                paths = column(under, "path")
+                stays = search(column(rows, "path"), paths)[1]
+                under = under.filter(pc.or_(pa.array(stays), pc.equal(paths, kept)))
             changes = Changes(rows, np.zeros(rows.num_rows, np.bool_))
             laid, ends, _ = overlay_rows(under, natural_ends(column(under, "path")), changes)
             if laid.num_rows:
                 yield laid, ends
-    for rows in found.rest():
-        yield rows, natural_ends(column(rows, "path"))
+    for page in found.rest():
+        rows = dress(page, empty_rows())
+        if rows.num_rows:
+            yield rows, natural_ends(column(rows, "path"))
 
 
 # --- the driver -------------------------------------------------------------------------------------------------------
@@ -225,9 +249,11 @@ class SlicedImport:
         workers: Workers,
         *,
         replaces: bool,
+        table: MirroredTable | None = None,
     ) -> None:
         self._core, self._sources, self._draft, self._progress = core, sources, draft, progress
         self._workers, self._replaces = workers, replaces
+        self._table = table
         self._made: tuple[Tree, Tree] | None = None
         self._listings = 0
         if core.stores.trees.blobs.own is not core.stores.trees.blobs:
@@ -290,11 +316,14 @@ class SlicedImport:
         self.objects = 0
         for source in self._sources:
             slices = self._slices(source, tree)
-            counted: list[int] = []
-            tree = splice(trees, tree, source.below, prefix_end(source.below), self._parts(slices, counted))
-            if not sum(counted):
+            cuts: list[Cut] = []
+            tree = splice(trees, tree, source.below, prefix_end(source.below), self._parts(slices, cuts))
+            objects = sum(one.objects for one in cuts)
+            if not objects:
                 raise no_object(source)
-            self.objects += sum(counted)
+            self.objects += objects
+            if self._table is not None:
+                tree = self._table.with_record(tree, list(dict.fromkeys(text for one in cuts for text in one.fields)))
         return tree
 
     def _slices(self, source: ImportSource, tree: Tree) -> list[Slice]:
@@ -307,15 +336,14 @@ class SlicedImport:
         trees = self._core.stores.trees
         namespace = self._core.resolver.namespace.url
         edges: list[tuple[str, str | None]] = list(zip(["", *cuts], [*cuts, None], strict=True))
-        return [
-            Slice(root, prefix, source.below, after, last, namespace, tree.ref, self._replaces, trees.has_levels)
-            for after, last in edges
-        ]
+        spec = None if self._table is None else self._table.spec(tree)
+        rest = namespace, tree.ref, self._replaces, trees.has_levels, spec
+        return [Slice(root, prefix, source.below, after, last, *rest) for after, last in edges]
 
-    def _parts(self, slices: Sequence[Slice], counted: list[int]) -> Iterator[Any]:
+    def _parts(self, slices: Sequence[Slice], cuts: list[Cut]) -> Iterator[Any]:
         trees = self._core.stores.trees
         for made in self._workers.run(slices, self._progress):
-            counted.append(made.objects)
+            cuts.append(msgspec.structs.replace(made, ranges=[], rest=None))
             yield from made.ranges
             if made.rest is not None:
                 yield trees.rows(made.rest)

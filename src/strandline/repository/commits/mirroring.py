@@ -1,0 +1,199 @@
+"""A table of files that somebody else writes elsewhere: their listing, and the table's record, in one commit.
+
+The listing is an import in slices that replaces what lies at the table; each worker looks at the files that are new
+(`tables.mirroring`). The record is put together from the columns that they saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+import msgspec
+import numpy as np
+
+from strandline.blob import BlobStore, open_store
+from strandline.branch.at import BranchAt
+from strandline.core.physical import new_key
+from strandline.core.repository_core import RepositoryCore
+from strandline.core.upload import upload
+from strandline.errors import NotFound, SchemaMismatch, UsageError
+from strandline.repository.commits.listing import ImportSource, references, refuse_namespaces
+from strandline.tables.columns import kind_of
+from strandline.tables.formats import FileFormat
+from strandline.tables.layout import is_data_file, is_hidden, partition_folders
+from strandline.tables.mirroring import Mirrored, fields_of, footer_of
+from strandline.tables.record import (
+    RECORD_NAME,
+    Field,
+    OptionValue,
+    TableRecord,
+    WriteOptions,
+    decode_record,
+    encode_record,
+    in_its_format,
+    plan_record,
+)
+from strandline.tables.statistics import columns_to_read
+from strandline.tree.apply import apply
+from strandline.tree.rows import Changes, Entry, column, rows_from_entries
+from strandline.tree.store import Tree
+
+
+class MirroredTable:
+    """A table at a path, and the folder that it mirrors.
+
+    Args:
+        file_format: None for that of the first data file.
+        columns: of the files; None for those in the footers of Parquet files.
+        partition_types: of columns that folders name, as Spark calls them; those that are left out are strings.
+
+    Raises:
+        NotFound: the source has no data file.
+        UsageError: the columns are not known, or what the arguments say is not what the source has.
+    """
+
+    def __init__(
+        self,
+        core: RepositoryCore,
+        at: BranchAt,
+        source: ImportSource,
+        *,
+        file_format: FileFormat | None,
+        columns: Sequence[Field] | None,
+        partition_types: Mapping[str, str],
+        options: Mapping[str, OptionValue] | None,
+    ) -> None:
+        self._core, self._at = core, at
+        self.prefix = source.below
+        self.record_path = self.prefix + RECORD_NAME
+        self._columns, self._types, self._options = columns, partition_types, options
+        root, self._under = source.split()
+        store = open_store(root)
+        refuse_namespaces(store, self._under)
+        self._first, self._format = _first_file(source, store, self._under, file_format)
+        self._store = store
+
+    # --- before the listing -------------------------------------------------------------------------------------------
+
+    def spec(self, tree: Tree) -> Mirrored:
+        """What workers need to know, by the record that a tree has and the first file."""
+        record = self._record(tree)
+        if record is None:
+            record = self._planned(None, self._first_fields())
+        self._refuse_other_layout(record)
+        fields = {field["name"]: field for field in record.fields}
+        kinds = {name: kind_of(fields[name]) for name in record.partition_by}
+        return Mirrored(self.prefix, self.record_path, self._format, kinds, columns_to_read(record))
+
+    def _record(self, tree: Tree) -> TableRecord | None:
+        found = self._core.stores.trees.find(tree, self.record_path)
+        if found is None:
+            return None
+        store, key = self._core.resolver.resolve(found.physical_address)
+        return decode_record(store.get(key), self.prefix)
+
+    def _partition_names(self) -> tuple[str, ...]:
+        return tuple(folder.partition("=")[0] for folder in partition_folders(self._first))
+
+    def _refuse_other_layout(self, record: TableRecord) -> None:
+        if record.file_format != self._format or record.partition_by != self._partition_names():
+            raise UsageError(
+                f"The table is {record.file_format}, partitioned by {list(record.partition_by)}; the source is "
+                f"{self._format}, partitioned by {list(self._partition_names())}.",
+                next="Mirror to another path; or drop this table, and mirror then.",
+            )
+
+    def _first_fields(self) -> list[Field]:
+        """The columns of the files, by the first one of them."""
+        if self._columns is not None:
+            return list(self._columns)
+        if self._format != "parquet":
+            raise UsageError(
+                f"Files in {self._format} do not say which columns they have.",
+                next="Give columns, an Arrow schema without the columns that folders name.",
+            )
+        row = references(self._store, self._under, self.prefix, [self._store.head(self._under + self._first)])
+        (address,) = column(row, "physical_address").to_pylist()
+        return fields_of(footer_of(self._core.resolver, address))
+
+    def _planned(self, held: TableRecord | None, fields: Sequence[Field]) -> TableRecord:
+        """The record of a table with these columns in its files as well."""
+        names = self._partition_names()
+        both = [field["name"] for field in fields if field["name"] in names]
+        if both:
+            raise UsageError(
+                f"The column {both[0]!r} is in the files, and their folders name it as well.",
+                next="Mirror a table whose files leave out what its folders say.",
+            )
+        unknown = set(self._types) - set(names)
+        if unknown:
+            raise UsageError(
+                f"No folder names the column {sorted(unknown)[0]!r}.", next=f"Folders name {list(names) or 'none'}."
+            )
+        known = {field["name"]: field for field in held.fields} if held is not None else {}
+        parted = [known.get(name) or _field(name, self._types.get(name, "string")) for name in names]
+        wanted = WriteOptions(
+            schema=None if held is None else "merge",
+            partition_by=names if held is None else None,
+            file_format=self._format if held is None else None,
+            options=self._options if held is None else None,
+        )
+        return plan_record(held, [*fields, *parted], wanted, self.prefix.rstrip("/"))
+
+    # --- after it -----------------------------------------------------------------------------------------------------
+
+    def with_record(self, tree: Tree, seen: Sequence[str]) -> Tree:
+        """The tree with the record of the table, once the files are in it.
+
+        Args:
+            seen: the columns of files that are new, as JSON.
+
+        Raises:
+            SchemaMismatch: a file has a column of a type that the table's does not hold.
+        """
+        held = self._record(tree)
+        record = held or self._planned(None, self._first_fields())
+        for text in seen:
+            try:
+                record = self._planned(record, _fields(text))
+            except SchemaMismatch as error:
+                raise SchemaMismatch(
+                    error.what, next="Mirror the files that fit to one table, and the others to another one."
+                ) from error
+        record = in_its_format(record)
+        if record == held:
+            return tree
+        key = new_key(self._at.branch_id, RECORD_NAME)
+        entry: Entry = upload(self._core, key, RECORD_NAME, encode_record(record), "application/json", None)
+        change = Changes(rows_from_entries([self.record_path.encode()], [entry]), np.zeros(1, np.bool_))
+        return apply(self._core.stores.trees, tree, [change]).tree
+
+
+def _fields(text: str) -> list[Field]:
+    found: list[Field] = msgspec.json.decode(text)
+    return found
+
+
+def _field(name: str, kind: str) -> Field:
+    return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _first_file(
+    source: ImportSource, store: BlobStore, under: str, file_format: FileFormat | None
+) -> tuple[str, FileFormat]:
+    """The path of a data file below a source, and its format."""
+    known = get_args(FileFormat)
+    if file_format is not None and file_format not in known:
+        raise UsageError(f"{file_format!r} is not a format of tables.", next=f"Use one of {', '.join(known)}.")
+    formats: tuple[FileFormat, ...] = (file_format,) if file_format else known
+    for page in store.list_pages(under):
+        for info in page:
+            name = info.key[len(under) :]
+            for one in formats:
+                if not is_hidden(name) and is_data_file(name, one):
+                    return name, one
+    raise NotFound(
+        f"{source.shown!r} has no data file{f' in {file_format}' if file_format else ''}.",
+        next=f"Names of data files end in one of {', '.join('.' + one for one in formats)}.",
+    )
