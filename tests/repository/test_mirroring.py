@@ -105,6 +105,16 @@ def test_only_new_files_are_opened(main: Branch, source: Path, monkeypatch: pyte
     assert sorted(Path(key).name for key in opened) == ["07.parquet", "20.parquet"]
 
 
+def test_a_file_that_is_written_over_in_as_many_bytes(main: Branch, source: Path) -> None:
+    put(source, "a.parquet", id=[3])
+    size = (source / "a.parquet").stat().st_size
+    main.mirror_table(source, "t")
+    put(source, "a.parquet", id=[7])
+    assert (source / "a.parquet").stat().st_size == size
+    main.mirror_table(source, "t")
+    assert main.table("t").count("id = 7") == 1
+
+
 def test_columns_come_and_get_wider(main: Branch, source: Path) -> None:
     put(source, "a.parquet", id=pa.array([1], pa.int32()))
     main.mirror_table(source, "t")
