@@ -45,6 +45,12 @@ class Engine(Protocol):
     def surveyor(self, session: Any) -> Any:
         """The `Surveyor` of a garbage collection that lists, judges and deletes in this engine."""
 
+    def folder(self, session: Any, core: Any, branch_id: Any, progress: Any) -> Any:
+        """The `Folder` of a commit or a compaction that lays what is staged over a tree in this engine."""
+
+    def tree_workers(self, session: Any, core: Any, progress: Any) -> Any:
+        """The `TreeWorkers` of a merge that compare and merge trees in this engine."""
+
     def copier(self, session: Any) -> Any:
         """The `Copier` of a range job that copies bytes in this engine."""
 

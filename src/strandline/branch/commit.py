@@ -10,6 +10,7 @@ from strandline.branch.at import BranchAt
 from strandline.branch.attempts import Attempts, still_named, update
 from strandline.branch.cell import BranchCell, Moved, Seen
 from strandline.branch.commits import Commit, CommitLog, Draft, commit_pair
+from strandline.branch.folding import Folder, fold_here
 from strandline.branch.reflog import Forgotten, came_to
 from strandline.branch.rules.lock_rules import refuse_whole
 from strandline.branch.rules.record import (
@@ -23,11 +24,9 @@ from strandline.branch.rules.record import (
     refuse_blocked,
     seal,
 )
-from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, item_pair
 from strandline.errors import Advice, Contention, NothingToCommit, OutcomeUnknown, StoreUnavailable
 from strandline.ids import CommitId, StagingToken, new_id
-from strandline.tree.apply import apply
 from strandline.tree.diff import are_alike
 from strandline.tree.levels import is_large
 from strandline.tree.store import Tree, TreeRef
@@ -41,8 +40,11 @@ class _Mine:
     since: int = 0
 
 
-def commit(at: BranchAt, draft: Draft) -> Commit:
+def commit(at: BranchAt, draft: Draft, fold_staged: Folder = fold_here) -> Commit:
     """Commit everything that was acknowledged before the call began.
+
+    Args:
+        fold_staged: lays what is staged over a tree.
 
     Raises:
         NothingToCommit: nothing is staged in effect, or a later commit took everything.
@@ -51,7 +53,7 @@ def commit(at: BranchAt, draft: Draft) -> Commit:
 
     made = _Mine()
     try:
-        return _commit(at, draft, made)
+        return _commit(at, draft, made, fold_staged)
     except Contention as error:
         if made.ids:
             raise _unknown(at.name, error.what) from error
@@ -85,7 +87,7 @@ def _nothing_is_staged(cell: BranchCell, branch: BranchRecord) -> bool:
     return set(branch.tokens) <= set(cell.read(branch.branch_id).branch.tokens)
 
 
-def _commit(at: BranchAt, draft: Draft, made: _Mine) -> Commit:
+def _commit(at: BranchAt, draft: Draft, made: _Mine, fold_staged: Folder) -> Commit:
     def seal_if_allowed(branch: BranchRecord) -> BranchRecord:
         refuse_blocked(branch, "commit", at.name, forced=at.is_forced)
         refuse_whole(branch, at.name)
@@ -107,7 +109,7 @@ def _commit(at: BranchAt, draft: Draft, made: _Mine) -> Commit:
         attempts.next()
         record = None
         try:
-            tree, is_complete, now = _build(at, seen.branch, mine)
+            tree, is_complete, now = _build(at, seen.branch, mine, fold_staged)
         except LayersMoved:
             tree, is_complete, now = None, False, at.read()
         if tree is not None and is_complete:
@@ -126,7 +128,9 @@ def _commit(at: BranchAt, draft: Draft, made: _Mine) -> Commit:
         seen, mine = now, now.branch.sealed_tokens[newest:]
 
 
-def _build(at: BranchAt, branch: BranchRecord, mine: Sequence[StagingToken]) -> tuple[Tree, bool, Seen]:
+def _build(
+    at: BranchAt, branch: BranchRecord, mine: Sequence[StagingToken], fold_staged: Folder
+) -> tuple[Tree, bool, Seen]:
     """The tree of a commit of `mine`, and whether all of `mine` were there while they were read.
 
     Raises:
@@ -135,7 +139,7 @@ def _build(at: BranchAt, branch: BranchRecord, mine: Sequence[StagingToken]) -> 
     stores = at.stores
     with still_named(at, branch):
         base = stores.trees.tree(branch.compacted) if branch.compacted else at.commits.tree(branch.head)
-        tree = apply(stores.trees, base, scan_staged(stores, mine)).tree
+        tree = fold_staged(stores, base, mine).tree
     now = at.read()
     return tree, set(mine) <= set(now.branch.sealed_tokens), now
 

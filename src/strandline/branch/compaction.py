@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,6 +10,7 @@ from strandline import metrics
 from strandline.branch.at import BranchAt
 from strandline.branch.attempts import Attempts, still_named, update
 from strandline.branch.cell import Moved
+from strandline.branch.folding import Folder, fold_here
 from strandline.branch.rules.record import (
     COOL_DOWN_S,
     BranchRecord,
@@ -20,11 +20,8 @@ from strandline.branch.rules.record import (
     fold,
     refuse_read_only,
 )
-from strandline.branch.staged import scan_staged
 from strandline.branch.token_queue import dropped, put_item
 from strandline.ids import StagingToken, new_id
-from strandline.tree.apply import apply
-from strandline.tree.rows import Changes
 
 ROUNDS = 3
 """How often a compaction whose layers moved begins again. A commit that came first has done its work."""
@@ -46,7 +43,7 @@ class Compaction:
     seconds: float = 0.0
 
 
-def compact(at: BranchAt, *, cool_down_s: float = COOL_DOWN_S) -> Compaction:
+def compact(at: BranchAt, *, cool_down_s: float = COOL_DOWN_S, fold_staged: Folder = fold_here) -> Compaction:
     """Fold everything that is staged into a tree over the head, so that reads skip no tombstones and few tokens.
 
     Writers and committers do not wait for it. It may stop anywhere: until the swap at its end nothing changed but a
@@ -54,6 +51,7 @@ def compact(at: BranchAt, *, cool_down_s: float = COOL_DOWN_S) -> Compaction:
 
     Args:
         cool_down_s: do nothing if another compaction of the branch began less than this long ago.
+        fold_staged: lays what is staged over a tree.
 
     Raises:
         RepositoryReadOnly, BranchGone, RefNotFound, Contention, StoreUnavailable.
@@ -71,23 +69,22 @@ def compact(at: BranchAt, *, cool_down_s: float = COOL_DOWN_S) -> Compaction:
     for _ in range(ROUNDS):
         applied = seen.branch.sealed_tokens
         metrics.sealed_tokens().observe(len(applied))
-        counted = _Counted(scan_staged(at.stores, applied))
         try:
             with still_named(at, seen.branch):
                 head = at.commits.tree(seen.branch.head)
                 base = at.stores.trees.tree(seen.branch.compacted) if seen.branch.compacted else head
-                tree = apply(at.stores.trees, base, counted).tree
+                folded = fold_staged(at.stores, base, applied)
         except LayersMoved:
             seen = at.read()
             continue
-        compacted = None if tree.id == head.id else tree.ref
-        nothing = not counted.entries and compacted == seen.branch.compacted and len(applied) == 1
+        compacted = None if folded.tree.id == head.id else folded.tree.ref
+        nothing = not folded.entries and compacted == seen.branch.compacted and len(applied) == 1
         if nothing or _swap(at, seen.branch, compacted):
             took = time.perf_counter() - started
             metrics.compactions("done").inc()
             metrics.compaction_seconds().observe(took)
-            metrics.compaction_entries().inc(counted.entries)
-            return Compaction("done", counted.entries, len(applied), took)
+            metrics.compaction_entries().inc(folded.entries)
+            return Compaction("done", folded.entries, len(applied), took)
         seen = at.read()
         if not seen.branch.sealed_tokens:
             break
@@ -114,16 +111,3 @@ def _swap(at: BranchAt, seen: BranchRecord, compacted: str | None) -> bool:
             return False
         except Moved:
             continue
-
-
-class _Counted:
-    """Passes batches on and counts their entries."""
-
-    def __init__(self, batches: Iterator[Changes]) -> None:
-        self._batches = batches
-        self.entries = 0
-
-    def __iter__(self) -> Iterator[Changes]:
-        for batch in self._batches:
-            self.entries += len(batch)
-            yield batch

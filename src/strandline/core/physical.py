@@ -48,6 +48,14 @@ def iceberg_part(branch_id: BranchId, id: int) -> str:
     return f"{branch_id}.txn-{id:016d}"
 
 
+def staged_part_key(branch_id: BranchId) -> str:
+    """Where a part of what is staged is copied to, for whatever folds it; nothing refers to it afterwards.
+
+    Below the transaction with the id 0, which there is never: all versions take what a dead process left there.
+    """
+    return f"{transaction_folder(branch_id, 0)}checkpoint-{new_id()}.parquet"
+
+
 def transaction_folder(branch_id: BranchId, id: int) -> str:
     """Where a transaction's manifests and deadlists are."""
     return f"{TRANSACTIONS_FOLDER}/{branch_id}/{id:016d}/"

@@ -12,6 +12,7 @@ from strandline.arguments import checked
 from strandline.branch.commit import commit as commit_branch
 from strandline.branch.commits import Commit
 from strandline.branch.compaction import Compaction, compact
+from strandline.branch.folding import Folder, fold_here
 from strandline.branch.heads import reset_head
 from strandline.branch.locking import LOCK_PATIENCE_S, OnDirty
 from strandline.branch.reflog import read_moves
@@ -73,16 +74,25 @@ class Branch(StagedWrites):
         return made
 
     @logged("compact")
-    def compact(self, *, force: bool = False) -> Compaction:
+    def compact(
+        self, *, force: bool = False, progress: Progress = no_progress, spark: SparkSession | None = None
+    ) -> Compaction:
         """Fold what is staged into a tree, so that listings and look-ups need not go through it entry by entry.
 
         It changes nothing that anybody sees, and stops nobody. It happens in the background when it is worth it.
 
         Args:
             force: even if another compaction of the branch began less than a minute ago.
+            spark: a session whose executors write the tree, for millions of staged objects.
         """
         cool_down_s = 0 if force else COOL_DOWN_S
-        return compact(self._at, cool_down_s=cool_down_s)
+        return compact(self._at, cool_down_s=cool_down_s, fold_staged=self._folder(spark, progress))
+
+    def _folder(self, spark: SparkSession | None, progress: Progress) -> Folder:
+        if spark is None:
+            return fold_here
+        made: Folder = engine("spark").folder(spark, self._core, self._at.branch_id, progress)
+        return made
 
     def reflog(self) -> Reflog:
         """The moves of the branch's head, newest first: when, by what, by whom, from where, to where."""
@@ -100,12 +110,16 @@ class Branch(StagedWrites):
         date: datetime | None = None,
         allow_empty: bool = False,
         allow_empty_message: bool = False,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
     ) -> Commit:
         """Commit everything staged; writers go on while it runs.
 
         Args:
             allow_empty: commit even if nothing is staged in effect.
             allow_empty_message: the message may be empty, for programs that have none.
+            progress: with Spark, called as what is staged is copied, and as its parts are laid over the tree.
+            spark: a session whose executors write the tree, for millions of staged objects; the commit is the same.
 
         Raises:
             NothingToCommit: nothing is staged in effect and `allow_empty` is not set.
@@ -119,7 +133,7 @@ class Branch(StagedWrites):
             allow_empty=allow_empty,
             allow_empty_message=allow_empty_message,
         )
-        record = commit_branch(self._at, draft)
+        record = commit_branch(self._at, draft, self._folder(spark, progress))
         self._core.committed()
         return record
 
@@ -177,6 +191,8 @@ class Branch(StagedWrites):
         committer: str | None = None,
         date: datetime | None = None,
         allow_empty: bool = False,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
     ) -> Commit:
         """Merge the commits of another ref into this branch, as one merge commit.
 
@@ -190,6 +206,7 @@ class Branch(StagedWrites):
                 both.
             squash: make a commit with one parent, as if its changes had been made here.
             allow_empty: commit even if the source has nothing new; the commit then has one parent.
+            spark: a session whose executors compare and merge ranges, for millions of differences.
 
         Raises:
             MergeConflict: both sides changed the same objects, columns of a table or rows of a partition.
@@ -200,7 +217,9 @@ class Branch(StagedWrites):
         text = message if message is not None else f"Merge {other.expression} into {self.name}"
         draft = make_draft(self._core, text, metadata, committer, date, allow_empty=allow_empty)
         decisions = check_decisions(strategy, take, appended)
-        return merge_into(self._core, self._at, other, draft, decisions, self._make_object, squash=squash)
+        workers = None if spark is None else engine("spark").tree_workers(spark, self._core, progress)
+        make = self._make_object
+        return merge_into(self._core, self._at, other, draft, decisions, make, squash=squash, workers=workers)
 
     def preview_merge(
         self,

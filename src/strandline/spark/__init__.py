@@ -3,6 +3,7 @@
 from strandline.spark.changes import changes, consolidated, rows_of
 from strandline.spark.changing import change_rows
 from strandline.spark.copying import copier
+from strandline.spark.folding import folder, tree_workers
 from strandline.spark.format.source import register
 from strandline.spark.garbage import surveyor
 from strandline.spark.importing import import_workers
@@ -20,6 +21,7 @@ __all__ = [
     "configure",
     "consolidated",
     "copier",
+    "folder",
     "import_workers",
     "read_table",
     "register",
@@ -27,6 +29,7 @@ __all__ = [
     "row_diff",
     "rows_of",
     "surveyor",
+    "tree_workers",
     "verify",
     "write_table",
 ]

@@ -104,18 +104,19 @@ def _indices(values: npt.NDArray[np.int64]) -> pa.Int64Array:
 
 
 def diff_of(
-    store: TreeStore, left: Tree, right: Tree, wanted: Callable[[pa.StringArray], pa.BooleanArray]
+    store: TreeStore,
+    left: Tree,
+    right: Tree,
+    wanted: Callable[[pa.StringArray], pa.BooleanArray],
+    start: str = "",
+    end: str | None = None,
 ) -> Iterator[Difference]:
-    """Differences of some paths, in order: ranges that have none of them are not compared."""
-    for left_ranges, right_ranges in segments((left, right), _is_same, store.parts_of):
-        if same_parts(left_ranges, right_ranges):
+    """Differences of some paths in `start <= path < end`, in order: ranges that have none of them are not compared."""
+    for stretch in stretches(store, left, right, start, end):
+        if not any(pc.any(wanted(store.paths(info))).as_py() for side in stretch for info in side):
             continue
-        assert are_ranges(left_ranges)
-        assert are_ranges(right_ranges)
-        if not any(pc.any(wanted(store.paths(info))).as_py() for info in (*left_ranges, *right_ranges)):
-            continue
-        some = [concat([_only(store.rows(info), wanted) for info in ranges]) for ranges in (left_ranges, right_ranges)]
-        found = compare_rows(*some)
+        held = (concat([store.open_range(info).between(start, end) for info in side]) for side in stretch)
+        found = compare_rows(*(_only(rows, wanted) for rows in held))
         if len(found):
             yield found
 

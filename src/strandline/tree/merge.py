@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from strandline.tree.apply import overlay_rows
 from strandline.tree.build import TreeBuilder, ends_of_range
-from strandline.tree.diff import compare_rows
+from strandline.tree.diff import Difference, compare_rows
 from strandline.tree.node_file import Part
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import Changes, column, concat, same_identity
-from strandline.tree.segments import Segment, are_ranges, same_parts, segments
+from strandline.tree.segments import PathSpan, Segment, are_ranges, same_parts, segments
 from strandline.tree.store import Tree, TreeStore
 
 Strategy = Literal["source-wins", "dest-wins"]
@@ -40,22 +40,38 @@ class Merged:
     conflicts: dict[str, str] = field(default_factory=dict)
 
 
-def merge(store: TreeStore, base: Tree, source: Tree, dest: Tree, strategies: Strategies) -> Merged:
+def merge(
+    store: TreeStore, base: Tree, source: Tree, dest: Tree, strategies: Strategies, within: PathSpan = ("", None)
+) -> Merged:
     """Bring what changed between base and source into dest.
 
     Conflicts are collected, not raised; a merge with conflicts still writes ranges that nobody will refer to.
+
+    Args:
+        within: outside of this stretch of paths dest stays as it is.
     """
     conflicts: dict[str, str] = {}
+
+    def chosen_of(segment: Segment) -> list[Part] | None:
+        return segment[2] if _is_outside(segment, within) else _chosen(segment)
+
     with TreeBuilder(store, dest, source) as builder:
-        for segment in segments((base, source, dest), lambda one: _chosen(one) is not None, builder.open_node):
-            chosen = _chosen(segment)
+        for segment in segments((base, source, dest), lambda one: chosen_of(one) is not None, builder.open_node):
+            chosen = chosen_of(segment)
             if chosen is None:
-                _merge_rows(store, builder, segment, strategies, conflicts)
+                _merge_rows(store, builder, segment, strategies, conflicts, within)
                 continue
             from_tree = source if chosen is segment[1] else dest
             for part in chosen:
                 builder.add_part(part, is_last=from_tree.is_last(part))
         return Merged(dest, conflicts) if conflicts else Merged(builder.finish())
+
+
+def _is_outside(segment: Segment, within: PathSpan) -> bool:
+    start, end = within
+    return all(part.max_path < start for side in segment for part in side) or (
+        end is not None and all(part.min_path >= end for side in segment for part in side)
+    )
 
 
 def _chosen(segment: Segment) -> list[Part] | None:
@@ -72,13 +88,14 @@ def _merge_rows(
     segment: Segment,
     strategies: Strategies,
     conflicts: dict[str, str],
+    within: PathSpan,
 ) -> None:
     sides: list[list[RangeInfo]] = []
     for parts in segment:
         assert are_ranges(parts)
         sides.append(parts)
     base, source, dest = (concat([store.rows(info) for info in ranges]) for ranges in sides)
-    wanted = compare_rows(base, source)
+    wanted = _only_within(compare_rows(base, source), within)
     at = pc.index_in(wanted.paths, value_set=column(dest, "path"))
     present = dest.take(at)
     untouched = same_identity(present, wanted.left)
@@ -101,6 +118,13 @@ def _merge_rows(
     dest_ends = np.concatenate(ends) if ends else np.zeros(0, np.bool_)
     rows, row_ends, _ = overlay_rows(dest, dest_ends, changes)
     builder.add_rows(rows, row_ends)
+
+
+def _only_within(found: Difference, within: PathSpan) -> Difference:
+    start, end = within
+    first = pc.search_sorted(found.paths, start).as_py() if len(found) else 0
+    last = len(found) if end is None or not len(found) else pc.search_sorted(found.paths, end).as_py()
+    return found.slice(first, last - first)
 
 
 def _both(in_base: bool, in_source: bool, in_dest: bool) -> str:

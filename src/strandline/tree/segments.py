@@ -9,6 +9,8 @@ from strandline.tree.node_file import NodeInfo, Part
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.store import Tree
 
+PathSpan = tuple[str, str | None]
+"""Paths from the first on, before the second; None is behind all paths."""
 Segment = tuple[list[Part], ...]
 """For each tree, its parts in one stretch of paths."""
 

@@ -1,4 +1,4 @@
-"""Replaces one stretch of a tree by parts that were made elsewhere."""
+"""Puts a tree together of stretches that were made elsewhere."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from strandline.tree.chunking import natural_ends
 from strandline.tree.node_file import NodeInfo, Part
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import column
+from strandline.tree.segments import PathSpan
 from strandline.tree.store import Tree, TreeStore
-
-Stretch = tuple[str, str | None]
-"""Paths from the first on, before the second; None is behind all paths."""
 
 
 def splice(store: TreeStore, base: Tree, start: str, end: str | None, made: Iterable[RangeInfo | pa.Table]) -> Tree:
@@ -38,7 +36,22 @@ def splice(store: TreeStore, base: Tree, start: str, end: str | None, made: Iter
         return builder.finish()
 
 
-def _keep(store: TreeStore, builder: TreeBuilder, base: Tree, parts: Sequence[Part], kept: Stretch) -> None:
+def join(store: TreeStore, pieces: Sequence[tuple[Tree, str]]) -> Tree:
+    """The tree that has of each piece what lies from its start on, up to the start of the next one.
+
+    As a tree that is built of the same rows in one go has it; only ranges at the edges are read.
+
+    Args:
+        pieces: trees and where they count, in order; the first one from "" on.
+    """
+    with TreeBuilder(store, *(tree for tree, _ in pieces)) as builder:
+        ends = [start for _, start in pieces[1:]]
+        for (tree, start), end in zip(pieces, [*ends, None], strict=True):
+            _keep(store, builder, tree, tree.parts, (start, end))
+        return builder.finish()
+
+
+def _keep(store: TreeStore, builder: TreeBuilder, base: Tree, parts: Sequence[Part], kept: PathSpan) -> None:
     """Add what lies in a stretch: whole parts unread, and of those at its edges what is in it."""
     first, before = kept
     for part in parts:

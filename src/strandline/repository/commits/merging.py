@@ -19,7 +19,7 @@ from strandline.core.repository_core import RepositoryCore
 from strandline.engines import load
 from strandline.errors import PATHS_SHOWN, Advice, MergeConflict, NothingToMerge, ObjectMissing, UsageError
 from strandline.ids import CommitId
-from strandline.repository.commits.settling import Decisions, Settling, Side, Sides, Three
+from strandline.repository.commits.settling import Decisions, Settling, Side, Sides, Three, TreeWorkers, WorkersHere
 from strandline.repository.refs.ref import Ref
 from strandline.results.differences import Diff
 from strandline.results.history import merge_base, merge_bases
@@ -58,10 +58,16 @@ def merge_into(
     make: MakeObject,
     *,
     squash: bool,
+    workers: TreeWorkers | None = None,
 ) -> Commit:
+    """Merge the commits of another ref.
+
+    Args:
+        workers: compare and merge trees; None does so here.
+    """
     _refuse_source(at, source)
     source_commit = core.commits.get(source.commit_id)
-    settling = _settling(core, at, make)
+    settling = _settling(core, at, make, workers)
 
     def compute(head: Commit) -> NewHead:
         try:
@@ -178,7 +184,7 @@ def _parent(record: Commit, parent: int | None, verb: str) -> CommitId:
     return record.parents[number - 1]
 
 
-def _settling(core: RepositoryCore, at: BranchAt, make: MakeObject) -> Settling:
+def _settling(core: RepositoryCore, at: BranchAt, make: MakeObject, workers: TreeWorkers | None = None) -> Settling:
     def read(entry: Entry) -> bytes:
         blobs, key = core.resolver.resolve(entry.physical_address)
         try:
@@ -193,7 +199,8 @@ def _settling(core: RepositoryCore, at: BranchAt, make: MakeObject) -> Settling:
         made: Entry = load("iceberg").merged_entry(core, at.branch_id, path, sides)
         return made
 
-    return Settling(core.stores.trees, read, make, join)
+    trees = core.stores.trees
+    return Settling(trees, read, make, join, WorkersHere(trees) if workers is None else workers)
 
 
 def _merged(settling: Settling, three: Three, decisions: Decisions, doing: str, ref: Ref) -> Tree:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,8 +22,8 @@ from strandline.errors import UsageError
 from strandline.ids import check_prefix, prefix_end
 from strandline.tables import merging as tables
 from strandline.tree.apply import apply
-from strandline.tree.diff import diff, diff_of
-from strandline.tree.merge import Strategies, Strategy, merge, strategy_for
+from strandline.tree.diff import Difference, diff, diff_of
+from strandline.tree.merge import Merged, Strategies, Strategy, merge, strategy_for
 from strandline.tree.rows import Changes, Entry, entries_of, rows_from_entries
 from strandline.tree.store import Tree, TreeStore
 
@@ -134,6 +134,29 @@ class Settled:
     folders: frozenset[str]
 
 
+class TreeWorkers(Protocol):
+    """Compares and merges trees: in this process, or on Spark."""
+
+    def special(self, base: Tree, side: Tree) -> Iterable[Difference]:
+        """What a side did to records and marks of tables."""
+
+    def merge(self, base: Tree, source: Tree, dest: Tree, strategies: Strategies) -> Merged:
+        """See `tree.merge`."""
+
+
+class WorkersHere:
+    """One range after the other in this process."""
+
+    def __init__(self, trees: TreeStore) -> None:
+        self._trees = trees
+
+    def special(self, base: Tree, side: Tree) -> Iterable[Difference]:
+        return diff_of(self._trees, base, side, tables.special)
+
+    def merge(self, base: Tree, source: Tree, dest: Tree, strategies: Strategies) -> Merged:
+        return merge(self._trees, base, source, dest, strategies)
+
+
 class Settling:
     """Makes one tree of three.
 
@@ -141,12 +164,19 @@ class Settling:
         read: the bytes of an object.
         make: stores bytes as a new object for a path.
         join: makes one Iceberg table of what two sides made of one.
+        workers: compare and merge trees.
     """
 
     def __init__(
-        self, trees: TreeStore, read: Callable[[Entry], bytes], make: Callable[[str, bytes], Entry], join: Join
+        self,
+        trees: TreeStore,
+        read: Callable[[Entry], bytes],
+        make: Callable[[str, bytes], Entry],
+        join: Join,
+        workers: TreeWorkers,
     ) -> None:
         self._trees = trees
+        self._workers = workers
         self._read = read
         self._make = make
         self._join = join
@@ -167,7 +197,7 @@ class Settling:
             said = _Tables(self, decided, decisions)
         if said.records:
             decided = self._with_records(decided, said.records)
-        merged = merge(self._trees, decided.base, decided.source, decided.dest, decisions.strategies)
+        merged = self._workers.merge(decided.base, decided.source, decided.dest, decisions.strategies)
         conflicts = dict(said.clashes)
         conflicts |= {path: why for path, why in merged.conflicts.items() if not said.covers(path)}
         return Settled(merged.tree, dict(sorted(conflicts.items())), frozenset(said.clashes))
@@ -219,7 +249,7 @@ class Settling:
     def special(self, base: Tree, side: Tree) -> dict[str, Pair]:
         """The records and marks of tables that a side changed, with what they were and what they are."""
         found: dict[str, Pair] = {}
-        for part in diff_of(self._trees, base, side, tables.special):
+        for part in self._workers.special(base, side):
             before, after = _entries(part.left), _entries(part.right)
             found |= dict(zip(part.paths.to_pylist(), zip(before, after, strict=True), strict=True))
         return found

@@ -44,7 +44,8 @@ from strandline.tree.merge import merge
 from strandline.tree.node_file import Part
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import BoolArray, Changes, column, empty_rows, search
-from strandline.tree.splice import Stretch, splice
+from strandline.tree.segments import PathSpan
+from strandline.tree.splice import splice
 from strandline.tree.store import Tree, TreeRef, TreeStore
 
 CACHE_MAX_BYTES = 32 << 20
@@ -159,7 +160,7 @@ def _refuse_missing(source: BlobStore) -> None:
         )
 
 
-def _paths_of(slice: Slice) -> Stretch:
+def _paths_of(slice: Slice) -> PathSpan:
     """The paths that a slice is about, from the first on, before the second."""
     start = slice.below if not slice.after else _path(slice, slice.after) + "\0"
     end = prefix_end(slice.below) if slice.last is None else _path(slice, slice.last) + "\0"
