@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from strandline.tree.apply import overlay_rows
 from strandline.tree.build import TreeBuilder, ends_of_range
-from strandline.tree.diff import Difference, compare_rows
+from strandline.tree.diff import compare_rows
 from strandline.tree.node_file import Part
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import Changes, column, concat, same_identity
@@ -48,7 +48,7 @@ def merge(
     Conflicts are collected, not raised; a merge with conflicts still writes ranges that nobody will refer to.
 
     Args:
-        within: outside of this stretch of paths dest stays as it is.
+        within: ranges that lie outside of this stretch of paths stay as in dest; of those at its edges all is merged.
     """
     conflicts: dict[str, str] = {}
 
@@ -59,7 +59,7 @@ def merge(
         for segment in segments((base, source, dest), lambda one: chosen_of(one) is not None, builder.open_node):
             chosen = chosen_of(segment)
             if chosen is None:
-                _merge_rows(store, builder, segment, strategies, conflicts, within)
+                _merge_rows(store, builder, segment, strategies, conflicts)
                 continue
             from_tree = source if chosen is segment[1] else dest
             for part in chosen:
@@ -88,14 +88,13 @@ def _merge_rows(
     segment: Segment,
     strategies: Strategies,
     conflicts: dict[str, str],
-    within: PathSpan,
 ) -> None:
     sides: list[list[RangeInfo]] = []
     for parts in segment:
         assert are_ranges(parts)
         sides.append(parts)
     base, source, dest = (concat([store.rows(info) for info in ranges]) for ranges in sides)
-    wanted = _only_within(compare_rows(base, source), within)
+    wanted = compare_rows(base, source)
     at = pc.index_in(wanted.paths, value_set=column(dest, "path"))
     present = dest.take(at)
     untouched = same_identity(present, wanted.left)
@@ -118,13 +117,6 @@ def _merge_rows(
     dest_ends = np.concatenate(ends) if ends else np.zeros(0, np.bool_)
     rows, row_ends, _ = overlay_rows(dest, dest_ends, changes)
     builder.add_rows(rows, row_ends)
-
-
-def _only_within(found: Difference, within: PathSpan) -> Difference:
-    start, end = within
-    first = pc.search_sorted(found.paths, start).as_py() if len(found) else 0
-    last = len(found) if end is None or not len(found) else pc.search_sorted(found.paths, end).as_py()
-    return found.slice(first, last - first)
 
 
 def _both(in_base: bool, in_source: bool, in_dest: bool) -> str:
