@@ -18,6 +18,7 @@ from strandline import Branch
 from strandline.blob.local import LocalBlobStore
 from strandline.errors import Contention, NotFound, SchemaMismatch, UncommittedChanges, UsageError
 from strandline.repository.commits import slices
+from strandline.repository.commits.resuming import Cut
 
 
 @pytest.fixture
@@ -240,7 +241,7 @@ def test_changes_of_others_stay(main: Branch, source: Path, monkeypatch: pytest.
     cut = slices.cut
     done: list[object] = []
 
-    def meanwhile(slice: slices.Slice) -> slices.Cut:
+    def meanwhile(slice: slices.Slice) -> Cut:
         if not done:
             done.append(main.put("other", b"x"))
             main.commit("meanwhile")

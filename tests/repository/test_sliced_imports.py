@@ -7,13 +7,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import strandline
 from strandline.blob import BlobStore, open_store
+from strandline.core import promises
 from strandline.errors import Contention, InvalidName, NotFound, StorageError, UsageError
+from strandline.ids import keys_below
 from strandline.lake import Lake
 from strandline.progress import Progress, no_progress
 from strandline.repository.branch import Branch
@@ -21,7 +24,8 @@ from strandline.repository.commits import slices
 from strandline.repository.commits.drafts import make_draft
 from strandline.repository.commits.importing import import_objects
 from strandline.repository.commits.listing import ImportSource
-from strandline.repository.commits.slices import Cut, Slice, WorkersHere, cut
+from strandline.repository.commits.resuming import Cut
+from strandline.repository.commits.slices import Slice, WorkersHere, cut
 from strandline.tree import chunking, levels
 
 NAMES = st.text(st.sampled_from("ab/%é ~\U0001f600"), min_size=1, max_size=6).filter(
@@ -60,7 +64,16 @@ def bring(branch: Branch, source: Any, destination: str = "in", workers: Any = N
     sources = source if isinstance(source, list) else [ImportSource(str(source), destination)]
     draft = make_draft(branch._core, "import", None, None, None)
     replaces = options.get("replaces", False)
-    return import_objects(branch._core, branch._at, sources, draft, no_progress, replaces=replaces, workers=workers)
+    return import_objects(
+        branch._core,
+        branch._at,
+        sources,
+        draft,
+        no_progress,
+        replaces=replaces,
+        workers=workers,
+        job=options.get("job"),
+    )
 
 
 def tree_of(branch: Branch) -> str:
@@ -280,3 +293,112 @@ def test_a_slice_without_an_end_is_handed_back_whole(tmp_path: Path, lake: Lake)
     assert made.ranges == []
     assert made.rest is not None
     assert (made.rest.count, made.objects) == (5, 5)
+
+
+# --- going on with a run that died ------------------------------------------------------------------------------------
+
+
+class Dying(CutHere):
+    """Dies before a slice, after those before it were cut."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self._at = at
+
+    def run(self, slices: Sequence[Slice], progress: Progress) -> Iterator[Cut]:
+        for number, made in enumerate(super().run(slices, progress)):
+            if number == self._at:
+                raise KeyboardInterrupt
+            yield made
+
+
+def died(tmp_path: Path, lake: Lake, at: int = 3) -> tuple[Branch, Path]:
+    """A branch, and a source whose import died before the slice `at` was put in."""
+    folder = files(tmp_path / "source", [f"{n:03}" for n in range(200)])
+    main = lake.repository("nyc", create=True).branch("main")
+    main.put("held", b"x")
+    main.commit("held")
+    main.create_branch("whole")
+    with pytest.raises(KeyboardInterrupt):
+        bring(main, folder, workers=Dying(at), job="landing")
+    return main, folder
+
+
+def state(branch: Branch) -> list[str]:
+    return [key for key in branch._core.stores.trees.blobs.list_keys("_strandline/txn/") if "slice-" in key]
+
+
+def cut_again(branch: Branch, folder: Path, **options: Any) -> int:
+    """How many slices a call cuts, whose commit is that of one process."""
+    workers = CutHere()
+    bring(branch, folder, workers=workers, **{"job": "landing", **options})
+    whole = branch._core.open("whole")
+    bring(whole, folder)
+    assert tree_of(branch) == tree_of(whole)
+    return len(workers.seen)
+
+
+def test_a_run_goes_on_with_one_that_died(tmp_path: Path, lake: Lake) -> None:
+    main, folder = died(tmp_path, lake)
+    assert len(state(main)) == 5  # the plan, and four slices that were cut
+    assert cut_again(main, folder) == 1
+    assert state(main) == []
+    links = main._core.stores.kv.scan(main._core.stores.records, *keys_below(promises.LINK))
+    assert list(links)  # a collector that is about to condemn the ranges sees them
+
+
+def test_another_job_or_content_begins_anew(tmp_path: Path, lake: Lake) -> None:
+    main, folder = died(tmp_path, lake)
+    assert cut_again(main.create_branch("other"), folder) == 5
+    assert cut_again(main, folder, job="another job") == 5
+
+
+def test_a_head_that_moved_begins_anew(tmp_path: Path, lake: Lake) -> None:
+    main, folder = died(tmp_path, lake)
+    main.put("later", b"x")
+    main.commit("later")
+    lake.repository("nyc").delete_branch("whole")
+    main.create_branch("whole")
+    assert cut_again(main, folder) == 5
+
+
+def test_ranges_that_were_collected_are_made_again(tmp_path: Path, lake: Lake) -> None:
+    main, folder = died(tmp_path, lake)
+    repo = lake.repository("nyc")
+    blobs = main._core.stores.trees.blobs
+    repo.gc.run(grace_days=7)
+    assert len(state(main)) == 5
+    raw = max((blobs.get(key) for key in state(main)), key=len)
+    blobs.delete_many([msgspec.msgpack.decode(raw, type=Cut).ranges[0].address])  # as a collector with another grace
+    assert cut_again(main, folder) == 2
+    assert repo.fsck(content=True).is_sound
+
+
+def test_a_run_of_another_day_is_not_gone_on_with(tmp_path: Path, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    main, folder = died(tmp_path, lake)
+    monkeypatch.setattr("strandline.repository.commits.resuming.RESUMABLE_DAYS", -1)
+    assert cut_again(main, folder) == 5
+
+
+def test_state_that_cannot_be_read_is_nothing(tmp_path: Path, lake: Lake) -> None:
+    main, folder = died(tmp_path, lake)
+    for key in state(main):
+        main._core.stores.trees.blobs.put(key, b"cut")
+    assert cut_again(main, folder) == 5
+
+
+def test_a_dead_run_is_garbage(tmp_path: Path, lake: Lake) -> None:
+    main, _ = died(tmp_path, lake)
+    main._core.stores.trees.blobs.put("elsewhere", b"")
+    plan = lake.repository("nyc").gc.plan(grace_days=0)
+    assert plan.unknown == 1
+
+
+def test_a_job_needs_slices_and_a_name(tmp_path: Path, lake: Lake) -> None:
+    folder = files(tmp_path / "source", ["a"])
+    main = lake.repository("nyc", create=True).branch("main")
+    with pytest.raises(UsageError, match="nothing is left to go on with"):
+        main.import_objects(folder, "in", job="landing")
+    with pytest.raises(InvalidName):
+        bring(main, folder, workers=CutHere(), job="no\nname")
+    assert state(main) == []

@@ -15,7 +15,8 @@ from pyspark.sql import SparkSession
 import strandline
 from strandline.errors import NotFound, StoreUnavailable, UsageError
 from strandline.repository.branch import Branch
-from strandline.repository.commits.slices import Cut, Slice
+from strandline.repository.commits.resuming import Cut
+from strandline.repository.commits.slices import Slice
 from strandline.spark import importing, session
 from strandline.tree.store import EMPTY
 

@@ -20,7 +20,7 @@ _SHAPES = (
     rf"data/sl_branch={_ID}\.txn-[0-9]{{16}}/({_ID}(\.[A-Za-z0-9.]*)?|{_WRITTEN})",
     rf"ice/{_ID}/{_ID}(\.txn-[0-9]{{16}})?/(data|metadata)/.+",
     rf"_strandline/(ranges|nodes|metaranges)/[0-9a-f]{{40}}-{_ID}\.parquet",
-    rf"_strandline/txn/{_ID}/[0-9]{{16}}/(manifest|deadlist|checkpoint)-[0-9a-f]+\.parquet",
+    rf"_strandline/txn/{_ID}/[0-9]{{16}}/((manifest|deadlist|checkpoint)-[0-9a-f]+\.parquet|slice-{_ID}\.msgpack)",
     rf"_strandline/gc/{_ID}/(condemned\.(parquet|json)|final-{_ID}\.(parquet|json)|(part|marked|linked)-{_ID}\.parquet)",
     rf"_strandline/gc/{_ID}/(started|clock-{_ID})",
 )

@@ -332,6 +332,7 @@ class Branch(StagedWrites):
         committer: str | None = None,
         progress: Progress = no_progress,
         spark: SparkSession | None = None,
+        job: str | None = None,
     ) -> ImportResult:
         """Commit references to objects that exist already, in a local folder or below a URL such as s3://bucket/prefix.
 
@@ -343,6 +344,8 @@ class Branch(StagedWrites):
             progress: called after each page of the source's listing; with Spark, after each slice.
             spark: a session whose executors list slices of the sources side by side, and write the commit's metadata.
                 For prefixes of millions of objects; the commit is the same.
+            job: with Spark, names what is done: a call that died is gone on with by the next one of that name, within a
+                day, from the slices that it had listed.
 
         Raises:
             NotFound: a source has no object.
@@ -363,7 +366,9 @@ class Branch(StagedWrites):
                 )
         draft = make_draft(self._core, message if message is not None else text, metadata, committer, None)
         workers = None if spark is None else engine("spark").import_workers(spark)
-        return import_objects(self._core, self._at, sources, draft, progress, replaces=replace, workers=workers)
+        return import_objects(
+            self._core, self._at, sources, draft, progress, replaces=replace, workers=workers, job=job
+        )
 
     @logged("mirror table")
     def mirror_table(
@@ -380,6 +385,7 @@ class Branch(StagedWrites):
         committer: str | None = None,
         progress: Progress = no_progress,
         spark: SparkSession | None = None,
+        job: str | None = None,
     ) -> ImportResult:
         """Commit a table whose files somebody else writes, in a plain folder or one for each value (`month=1/`).
 
@@ -395,6 +401,7 @@ class Branch(StagedWrites):
             partition_types: of the columns that folders name, as Spark calls them; by default they are strings.
             options: of the format, as Spark names them.
             spark: a session whose executors list the source in slices, and read the footers there.
+            job: names what is done, as for `import_objects`.
 
         Returns:
             How many objects were found, and the commit; None if nothing has changed.
@@ -421,7 +428,7 @@ class Branch(StagedWrites):
         text = message if message is not None else f"Mirror {found.shown} as {path}"
         draft = make_draft(self._core, text, metadata, committer, None)
         workers = None if spark is None else engine("spark").import_workers(spark)
-        return mirror_table(self._core, self._at, found, mirrored, draft, progress, workers)
+        return mirror_table(self._core, self._at, found, mirrored, draft, progress, workers, job)
 
     # --- transactions -------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from pyspark.sql import SparkSession
 import strandline
 from strandline.errors import NotFound, StorageError, UsageError
 from strandline.progress import Progress
-from strandline.repository.commits.slices import Cut, Slice, Workers, cut
+from strandline.repository.commits.resuming import Cut
+from strandline.repository.commits.slices import Slice, Workers, cut
 from strandline.spark.session import check_session, described, parallelism, reason_of, watched
 from strandline.spark.versions import refuse_other_version, refuse_other_versions
 

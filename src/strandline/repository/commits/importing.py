@@ -26,6 +26,7 @@ from strandline.ids import prefix_end
 from strandline.progress import Progress
 from strandline.repository.commits.listing import ImportSource, NothingNew, no_object, references, refuse_namespaces
 from strandline.repository.commits.mirroring import MirroredTable
+from strandline.repository.commits.resuming import Resumable
 from strandline.repository.commits.slices import SlicedImport, Workers, WorkersHere
 from strandline.tree.apply import apply
 from strandline.tree.diff import Difference
@@ -148,18 +149,24 @@ def import_objects(
     *,
     replaces: bool,
     workers: Workers | None = None,
+    job: str | None = None,
 ) -> ImportResult:
     """Commit references to everything that the sources have, at one instant.
 
     Args:
         workers: list them in slices; None lists them here, in one go.
+        job: names what a later call goes on with, in slices.
     """
-    made: Import | SlicedImport
     if workers is None:
-        made = Import(core, sources, draft, progress, replaces=replaces)
-    else:
-        made = SlicedImport(core, sources, draft, progress, workers, replaces=replaces)
-    return _imported(core, at, made)
+        if job is not None:
+            raise UsageError(
+                "One process lists a source in one go, so that nothing is left to go on with.",
+                next="Give a Spark session, or leave job out.",
+            )
+        return _imported(core, at, Import(core, sources, draft, progress, replaces=replaces))
+    kept = None if job is None else Resumable(core, at.branch_id, check_writer_name(job))
+    made = SlicedImport(core, sources, draft, progress, workers, replaces=replaces, job=kept)
+    return _imported(core, at, made, kept)
 
 
 def mirror_table(
@@ -170,21 +177,28 @@ def mirror_table(
     draft: Draft,
     progress: Progress,
     workers: Workers | None,
+    job: str | None = None,
 ) -> ImportResult:
     """Commit references to the files of a table, and its record, at one instant."""
     slicers = WorkersHere() if workers is None else workers
-    made = SlicedImport(core, [source], draft, progress, slicers, replaces=True, table=table)
-    return _imported(core, at, made)
+    kept = None if job is None else Resumable(core, at.branch_id, check_writer_name(job))
+    made = SlicedImport(core, [source], draft, progress, slicers, replaces=True, table=table, job=kept)
+    return _imported(core, at, made, kept)
 
 
-def _imported(core: RepositoryCore, at: BranchAt, made: Import | SlicedImport) -> ImportResult:
+def _imported(
+    core: RepositoryCore, at: BranchAt, made: Import | SlicedImport, kept: Resumable | None = None
+) -> ImportResult:
     try:
-        record = set_head(
+        record: Commit | None = set_head(
             at, lambda now: refuse_blocked(now, "commit", at.name), "import", made.compute, made.in_the_way
         )
     except NothingNew:
-        return ImportResult(made.objects, None)
-    core.committed()
+        record = None
+    if kept is not None:
+        kept.forget()
+    if record is not None:
+        core.committed()
     return ImportResult(made.objects, record)
 
 

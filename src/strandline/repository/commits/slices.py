@@ -36,6 +36,7 @@ from strandline.repository.commits.listing import (
     refuse_namespaces,
 )
 from strandline.repository.commits.mirroring import MirroredTable
+from strandline.repository.commits.resuming import Cut, Resumable
 from strandline.tables.mirroring import Mirrored, Seen, dressed
 from strandline.tree.apply import overlay_rows
 from strandline.tree.chunking import Chunker, natural_ends
@@ -65,6 +66,7 @@ class Slice(msgspec.Struct, frozen=True):
         replaces: whether paths of the tree that the source does not have go.
         has_levels: whether large trees of the repository have nodes.
         mirrored: what the files are, if they are those of a table.
+        result: where the worker writes what it made; "" if nobody would go on with it.
     """
 
     root: str
@@ -77,22 +79,7 @@ class Slice(msgspec.Struct, frozen=True):
     replaces: bool
     has_levels: bool
     mirrored: Mirrored | None = None
-
-
-class Cut(msgspec.Struct, frozen=True):
-    """What a worker found, and made.
-
-    Attributes:
-        ranges: in order, all closed.
-        rest: the rows behind the last of them, whose range is not at its end; None if there are none.
-        objects: how many keys were listed.
-        fields: the columns of new files of a table, each once, as JSON.
-    """
-
-    ranges: list[RangeInfo]
-    rest: RangeInfo | None
-    objects: int
-    fields: list[str] = []
+    result: str = ""
 
 
 class Workers(Protocol):
@@ -146,7 +133,10 @@ def cut(slice: Slice) -> Cut:
     for rows, ends in _laid_over(found, trees.scan(tree, start, end), dress, kept if slice.replaces else None):
         made += [trees.write_range(chunk, known) for chunk in chunker.feed(rows, ends)]
     rest = [trees.write_range(rows, known) for rows in chunker.finish()]
-    return Cut(made, rest[0] if rest else None, found.objects, list(seen.fields))
+    done = Cut(made, rest[0] if rest else None, found.objects, list(seen.fields))
+    if slice.result:
+        trees.blobs.put(slice.result, msgspec.msgpack.encode(done))
+    return done
 
 
 def _refuse_missing(source: BlobStore) -> None:
@@ -251,10 +241,11 @@ class SlicedImport:
         *,
         replaces: bool,
         table: MirroredTable | None = None,
+        job: Resumable | None = None,
     ) -> None:
         self._core, self._sources, self._draft, self._progress = core, sources, draft, progress
         self._workers, self._replaces = workers, replaces
-        self._table = table
+        self._table, self._job = table, job
         self._made: tuple[Tree, Tree] | None = None
         self._listings = 0
         if core.stores.trees.blobs.own is not core.stores.trees.blobs:
@@ -332,18 +323,37 @@ class SlicedImport:
         store = open_store(root)
         refuse_namespaces(store, prefix)
         self._progress("looking for places to cut", 0, None)
-        # the worker that lists a key that is not valid UTF-8 refuses it
-        cuts = [key for key in store.cuts(prefix, self._workers.wanted) if is_text(key)]
         trees = self._core.stores.trees
-        namespace = self._core.resolver.namespace.url
-        edges: list[tuple[str, str | None]] = list(zip(["", *cuts], [*cuts, None], strict=True))
         spec = None if self._table is None else self._table.spec(tree)
+
+        def cut_anew() -> list[str]:
+            # the worker that lists a key that is not valid UTF-8 refuses it
+            return [key for key in store.cuts(prefix, self._workers.wanted) if is_text(key)]
+
+        if self._job is None:
+            cuts = cut_anew()
+            results = [""] * (len(cuts) + 1)
+        else:
+            about = (root, prefix, source.below, tree.id, self._replaces, trees.has_levels, spec)
+            cuts, results = self._job.plan(about, cut_anew)
+        namespace = self._core.resolver.namespace.url
         rest = namespace, tree.ref, self._replaces, trees.has_levels, spec
-        return [Slice(root, prefix, source.below, after, last, *rest) for after, last in edges]
+        return [
+            Slice(root, prefix, source.below, after, last, *rest, result)
+            for after, last, result in zip(["", *cuts], [*cuts, None], results, strict=True)
+        ]
+
+    def _cuts(self, slices: Sequence[Slice]) -> Iterator[Cut]:
+        """What became of slices, in their order: what a run before has done, and what workers do now."""
+        held = {} if self._job is None else self._job.done([one.result for one in slices])
+        missing = [one for one in slices if one.result not in held]
+        made = self._workers.run(missing, self._progress) if missing else iter(())
+        for one in slices:
+            yield held[one.result] if one.result in held else next(made)
 
     def _parts(self, slices: Sequence[Slice], cuts: list[Cut]) -> Iterator[Any]:
         trees = self._core.stores.trees
-        for made in self._workers.run(slices, self._progress):
+        for made in self._cuts(slices):
             cuts.append(msgspec.structs.replace(made, ranges=[], rest=None))
             yield from made.ranges
             if made.rest is not None:
