@@ -27,6 +27,7 @@ from strandline.clock import Clock, SystemClock, backoff_s
 from strandline.core.namespace import adopt, drop_reader
 from strandline.core.record import PARTITION, RepositoryRecord
 from strandline.core.repository_core import RepositoryCore
+from strandline.engines import engine
 from strandline.envelope import FORMAT_VERSION, decode
 from strandline.errors import (
     AlreadyExists,
@@ -59,6 +60,8 @@ from strandline.tree.node_file import LEVELS_FORMAT
 from strandline.tree.store import TreeStore
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from strandline.backup.layout import Manifest
     from strandline.shards.deciding.service import ShardService
 
@@ -294,6 +297,7 @@ class Lake:
         *,
         data: bool = True,
         progress: Progress = no_progress,
+        spark: SparkSession | None = None,
     ) -> Manifest:
         """Save repositories while they are in use: branches, tags, staged changes, history, reflogs, and all bytes.
 
@@ -305,17 +309,20 @@ class Lake:
             repositories: which ones; by default all.
             data: False leaves the bytes of objects where they are: such a backup brings metadata back to them.
             progress: called with how many files are done, and how many there are.
+            spark: a session whose executors copy the bytes.
 
         Returns:
             The manifest of the backup.
         """
+        from strandline.backup.moving import Mover, MoverHere  # noqa: PLC0415 - few processes back up
         from strandline.backup.save import Source, save  # noqa: PLC0415 - few processes back up
 
         self._refuse_inside(os.fspath(target))
         names = repositories if repositories is not None else [record.name for record in self.repositories()]
         sources = [Source(record, self._stores(record)) for record in (find_repository(self._kv, n) for n in names)]
         place = open_blobs(os.fspath(target), synced=self._settings.synced)
-        return save(place, sources, self.id, self._clock.now_us(), data=data, progress=progress)
+        mover: Mover = MoverHere() if spark is None else engine("spark").mover(spark)
+        return save(place, sources, self.id, self._clock.now_us(), data=data, progress=progress, mover=mover)
 
     def _refuse_inside(self, target: str) -> None:
         """Raise if a backup would lie in the lake, or the lake in it: it would go with what it is to save."""
@@ -392,6 +399,53 @@ class Lake:
                 relocate(made[-1], progress)
             if check:
                 _refuse_damaged(made[-1])
+        return made
+
+    @logged("copy repository")
+    def copy_repository(
+        self,
+        repository: str,
+        lake: Lake,
+        *,
+        name: str | None = None,
+        check: bool = True,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
+    ) -> Repository:
+        """Copy a repository into another lake, with its history, branches, tags, staged changes and all bytes.
+
+        It is in use meanwhile; each branch is copied as it is at one instant. The copy's name is written last. A call
+        that died is repeated: files that are there are not copied again. Imported objects stay references.
+
+        Args:
+            lake: an open lake with other stores.
+            name: of the copy; by default the same.
+            check: read all of the copy and compare it with its checksums afterwards.
+            spark: a session whose executors copy the bytes; they need the keys of both object stores.
+
+        Raises:
+            AlreadyExists: the name is taken there, or this very repository is in that lake.
+            Corrupted: a file has not the size that is on record, or what was copied is damaged.
+        """
+        from strandline.backup.load import bring, claim  # noqa: PLC0415 - few processes copy
+        from strandline.backup.moving import Mover, MoverHere  # noqa: PLC0415 - few processes copy
+        from strandline.backup.save import FilesAt, Source, save_one  # noqa: PLC0415 - few processes copy
+        from strandline.iceberg.upkeep import relocate  # noqa: PLC0415 - few processes copy
+
+        held = find_repository(self._kv, repository)
+        known_as = check_repository_name(name or repository)
+        mover: Mover = MoverHere() if spark is None else engine("spark").mover(spark)
+        namespace = f"{known_as}-{held.id}-{lake.id[:8]}"
+        record = replace_fields(held, name=known_as, namespace=namespace, behind="", lock=None)
+        stores = claim(record, lake._kv, lake._stores, lake.id)
+        records = open_blobs(f"memory://{new_id()}")
+        files_at = FilesAt(stores.trees.blobs, "")
+        saved = save_one(records, Source(held, self._stores(held)), True, progress, mover, files_at)
+        bring(records, saved, record, lake._kv, stores)
+        made = Repository(lake._core(record))
+        relocate(made, progress)
+        if check:
+            _refuse_damaged(made)
         return made
 
     def _namespace_url(self, record: RepositoryRecord) -> str:

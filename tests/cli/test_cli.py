@@ -428,6 +428,16 @@ def test_small_files_of_a_table_are_rewritten(lake_cli: Run, tmp_path: Path) -> 
     assert lake_cli("table", "rewrite", "nyc/main/t", "--target-mib", "0")[0] == 2
 
 
+def test_a_repository_is_copied_to_another_lake(lake_cli: Run, tmp_path: Path) -> None:
+    assert lake_cli("repo", "copy", "nyc", str(tmp_path / "other"))[0] == 3  # there is no such lake
+    assert lake_cli("init", str(tmp_path / "other"))[0] == 0
+    code, out, _ = lake_cli("repo", "copy", "nyc", str(tmp_path / "other"), "--as", "copied", "--json")
+    assert (code, json.loads(out)) == (0, {"repository": "copied", "checked": True})
+    assert lake_cli("ls", "copied/main", "--lake", str(tmp_path / "other"))[0] == 0
+    assert lake_cli("repo", "copy", "nyc", str(tmp_path / "other"))[0] == 4
+    assert lake_cli("repo", "copy", "nyc", "")[0] == 2
+
+
 def test_a_table_is_mirrored(lake_cli: Run, tmp_path: Path) -> None:
     lake_cli("repo", "create", "nyc")
     folder = tmp_path / "rides" / "day=2026-01-01"

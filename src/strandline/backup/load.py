@@ -21,7 +21,7 @@ from strandline.backup.layout import (
     refs_key,
     staged_key,
 )
-from strandline.backup.save import copy_file
+from strandline.backup.moving import copy_file
 from strandline.blob import BlobStore
 from strandline.blob.fallback import FallbackBlobs
 from strandline.branch.rules.record import BranchRecord, Deleted, RefRecord
@@ -60,12 +60,26 @@ def load(
         AlreadyExists: its name is taken, or the repository itself is still in this lake.
         Corrupted: the backup is not whole.
     """
-    raw, held = read_record(kv, record.name)
+    stores = claim(record, kv, make_stores, lake, take_over=take_over)
+    if saved.has_data:
+        _files(place, record, stores.trees.blobs, progress)
+    bring(place, saved, record, kv, stores)
+
+
+def claim(
+    record: RepositoryRecord, kv: Store, make_stores: MakeStores, lake: str, *, take_over: bool = False
+) -> Stores:
+    """Take a name and a namespace for a repository that is to be brought into a lake; returns its stores.
+
+    Raises:
+        AlreadyExists: its name is taken, or the repository itself is still in this lake.
+    """
+    _, held = read_record(kv, record.name)
     for key, value in kv.scan(PARTITION):
         other: RepositoryRecord = decode(RepositoryRecord, value, f"repository {key.decode()!r}")
         if other.id == record.id and other.state != "deleted":
             raise AlreadyExists(
-                f"The repository of this backup is in this lake, as {other.name!r}.",
+                f"This repository is in this lake, as {other.name!r}.",
                 next="Restore into another lake, or delete it first.",
             )
     if held is not None and held.state != "deleted":
@@ -76,15 +90,21 @@ def load(
     if isinstance(blobs, FallbackBlobs):  # first: from now on nobody deletes there what is needed here
         namespace.leave_reader(blobs.behind, lake, record.id, stores.clock.now_us())
     namespace.claim(stores, record.id, record.name, lake, take_over=take_over)
-    if saved.has_data:
-        _files(place, record, stores.trees.blobs, progress)
+    return stores
+
+
+def bring(place: BlobStore, saved: SavedRepository, record: RepositoryRecord, kv: Store, stores: Stores) -> None:
+    """Write the records of a repository whose files are there: commits, then refs, then its name."""
     for page in load_pages(place, lambda number: records_key(record.id, saved.run, number), saved.record_pages):
         kv.set_many(stores.records, page)
     counts = {branch.name: branch.staged for branch in saved.branches}
     for key, value in load_pairs(place, refs_key(record.id, saved.run)):
         found = decode(RefRecord, value, f"ref {key.decode()!r}")
         _ref(place, saved, stores, key, found, counts)
+    raw, held = read_record(kv, record.name)
     try:
+        if held is not None and held.state != "deleted":
+            raise PredicateFailed
         kv.set_if(PARTITION, record.name.encode(), encode(record), ABSENT if raw is None else raw)
     except PredicateFailed:
         raise Conflict(

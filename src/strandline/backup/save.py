@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import msgspec
-import pyarrow as pa
 from msgspec.structs import replace
 
 from strandline.backup.layout import (
@@ -29,7 +27,8 @@ from strandline.backup.layout import (
     save_pairs,
     staged_key,
 )
-from strandline.blob import BlobNotFound, BlobStore, is_absolute
+from strandline.backup.moving import Mover, copy_missing, own_sizes, sizes_at
+from strandline.blob import BlobStore
 from strandline.branch import repeats, shared_changes, transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import CommitLog, commit_pair
@@ -43,17 +42,15 @@ from strandline.core.iceberg_files import Reach, is_metadata
 from strandline.core.promises import expired, expired_pair
 from strandline.core.record import RepositoryRecord
 from strandline.envelope import decode, encode
-from strandline.errors import AlreadyExists, BranchGone, Corrupted, NotFound, ObjectMissing
+from strandline.errors import AlreadyExists, BranchGone, NotFound
 from strandline.ids import CommitId, new_id
-from strandline.parallel import in_parallel
 from strandline.progress import Progress
 from strandline.tree.files import TreeFiles
-from strandline.tree.rows import changes_from_staged, column
+from strandline.tree.rows import changes_from_staged
 from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
 
 SCAN_KEYS = 20_000
-COPY_WHOLE_MAX_BYTES = 8 << 20
-"""Larger files are copied piece by piece."""
+METADATA_FOLDER = "_strandline/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +83,15 @@ def save(
     *,
     data: bool,
     progress: Progress,
+    mover: Mover,
 ) -> Manifest:
-    """Save repositories; what an earlier backup at the same place has already is not copied again."""
+    """Save repositories; what an earlier backup at the same place has already is not copied again.
+
+    Args:
+        mover: copies objects.
+    """
     _held(place, lake_id)  # refuse another lake's place before anything is written
-    saved = {one.record.id: one for one in (_Save(place, source, data, progress).run() for source in sources)}
+    saved = {one.record.id: one for one in (save_one(place, one, data, progress, mover) for one in sources)}
     before = _held(place, lake_id)
     kept = [one for one in before if one.record.id not in saved]
     manifest = Manifest(lake_id=lake_id, made_at=now, repositories=(*kept, *saved.values()))
@@ -98,6 +100,29 @@ def save(
         if one.record.id in saved:
             place.delete_many([info.key for info in place.list(f"{runs_prefix(one.record.id)}{one.run}/")])
     return manifest
+
+
+@dataclass(frozen=True, slots=True)
+class FilesAt:
+    """Where the files of a repository are copied to.
+
+    Attributes:
+        prefix: before their keys.
+    """
+
+    store: BlobStore
+    prefix: str
+
+
+def save_one(
+    place: BlobStore, source: Source, data: bool, progress: Progress, mover: Mover, files_at: FilesAt | None = None
+) -> SavedRepository:
+    """Save a repository without a manifest.
+
+    Args:
+        files_at: where its files go; by default to the records.
+    """
+    return _Save(place, source, data, progress, mover, files_at).run()
 
 
 def _held(place: BlobStore, lake_id: str) -> tuple[SavedRepository, ...]:
@@ -112,8 +137,12 @@ def _held(place: BlobStore, lake_id: str) -> tuple[SavedRepository, ...]:
 
 
 class _Save:
-    def __init__(self, place: BlobStore, source: Source, data: bool, progress: Progress) -> None:
+    def __init__(
+        self, place: BlobStore, source: Source, data: bool, progress: Progress, mover: Mover, files_at: FilesAt | None
+    ) -> None:
         self._place = place
+        self._mover = mover
+        self._files_at = FilesAt(place, file_key(source.record.id, "")) if files_at is None else files_at
         self._record = replace(source.record, lock=None)
         self._stores = source.stores
         self._run = new_id()
@@ -129,7 +158,7 @@ class _Save:
         self._place.put(refs_key(id, self._run), msgspec.msgpack.encode(found.refs))
         commits = list(self._walk(found))
         pages, _ = save_pairs(self._place, lambda number: records_key(id, self._run, number), [*commits, *found.blocks])
-        files, size = self._copy(self._files(found))
+        files, size = self._copy(found)
         return SavedRepository(
             record=self._record,
             run=self._run,
@@ -170,7 +199,7 @@ class _Save:
         _, count = save_pairs(self._place, lambda number: staged_key(id, self._run, now.branch_id, number), pairs)
         if pairs:
             rows = changes_from_staged([key for key, _ in pairs], [value for _, value in pairs])
-            found.objects.update(_own_sizes(rows.rows))
+            found.objects.update(own_sizes(rows.rows))
         # locks are of processes that work on this lake
         found.refs.append((name.encode(), encode(replace(now, locks=(), whole=None, waiting=()))))
         found.branches.append(SavedBranch(name, now.head, count))
@@ -198,37 +227,29 @@ class _Save:
                     seen.add(parent)
                     waiting.append(parent)
 
-    def _files(self, found: _Found) -> dict[str, int | None]:
-        """The keys of all files that belong into the backup, with their sizes where those are on record."""
-        files: dict[str, int | None] = {}
+    def _copy(self, found: _Found) -> tuple[int, int]:
+        """Copy the trees, and the objects in them; how many files these are, and their bytes."""
+        blobs = self._stores.trees.blobs
         trees = TreeFiles(self._trees)
+        files: dict[str, int | None] = {}
         for ref in found.trees - {EMPTY.ref}:
             files[f"{METARANGES_FOLDER}/{ref}.parquet"] = None
             trees.add(self._trees.tree(ref))
         files |= dict.fromkeys(trees.addresses)
+        there = sizes_at(self._files_at.store, self._files_at.prefix + METADATA_FOLDER)
+        held = {METADATA_FOLDER + key: size for key, size in there.items()}
+        count, size = copy_missing(blobs, files, held, self._files_at.store, self._files_at.prefix, self._progress)
         if self._data:
-            files |= found.objects
-            for info in trees.ranges.values():
-                files |= _own_sizes(self._trees.rows(info))
-            metadata = [key for key in files if is_metadata(key)]
-            for keys in Reach(self._stores.trees.blobs, self._progress).from_metadata(metadata) if metadata else ():
-                files.update((key, None) for key in keys if key not in files)
-        return files
-
-    def _copy(self, files: dict[str, int | None]) -> tuple[int, int]:
-        keys = sorted(files)
-        id = self._record.id
-        cut = len(file_key(id, ""))
-        there = {info.key[cut:]: info.size for info in self._place.list(file_key(id, ""))}
-        total = sum(there[key] for key in keys if key in there)
-        missing = [key for key in keys if key not in there]
-        done = len(keys) - len(missing)
-        blobs = self._stores.trees.blobs
-        copy = partial(copy_file, blobs, self._place)
-        for size in in_parallel(lambda key: copy(key, file_key(id, key), files[key]), missing):
-            done, total = done + 1, total + size
-            self._progress("copying", done, len(keys))
-        return len(keys), total
+            ranges = list(trees.ranges.values())
+            more: dict[str, int | None] = {**found.objects}
+            metadata = [*self._mover.metadata(blobs, ranges), *filter(is_metadata, found.objects)]
+            for keys in Reach(blobs, self._progress).from_metadata(sorted(set(metadata))) if metadata else ():
+                more.update((key, None) for key in keys if key not in more)
+            objects, taken = self._mover.objects(
+                blobs, ranges, more, self._files_at.store, self._files_at.prefix, self._progress
+            )
+            count, size = count + objects, size + taken
+        return count, size
 
 
 def _staged(stores: Stores, record: BranchRecord) -> Iterator[Pair]:
@@ -238,41 +259,3 @@ def _staged(stores: Stores, record: BranchRecord) -> Iterator[Pair]:
         keys, values, reach = staged_window(stores, record.tokens, start, None, SCAN_KEYS)
         yield from zip(keys, values, strict=True)
         start = None if reach is None else reach + b"\0"
-
-
-def _own_sizes(rows: pa.Table) -> dict[str, int]:
-    """The sizes of objects by their addresses, of those within the namespace."""
-    pairs = zip(column(rows, "physical_address").to_pylist(), column(rows, "size").to_pylist(), strict=True)
-    return {address: size for address, size in pairs if address is not None and not is_absolute(address)}
-
-
-def copy_file(source: BlobStore, target: BlobStore, key: str, to: str, expected: int | None = None) -> int:
-    """Copy a file; returns its size. It appears whole or not at all.
-
-    Args:
-        expected: its size, if that is on record.
-
-    Raises:
-        ObjectMissing: it is not there.
-        Corrupted: it has another size.
-    """
-    try:
-        size = source.head(key).size
-        if expected is not None and size != expected:
-            raise Corrupted(
-                f"The file {key!r} in {source.url} has {size:,} bytes instead of {expected:,}: it was cut, or written "
-                "over.",
-                safe="The backup is not complete; what an earlier one at its place holds is there still.",
-                next="`strandline fsck` names the objects; restore the file, or delete them, then repeat the backup.",
-            )
-        if size <= COPY_WHOLE_MAX_BYTES:
-            target.put(to, source.get(key))
-        else:
-            with source.open_read(key) as file:
-                target.put(to, file)
-    except BlobNotFound:
-        raise ObjectMissing(
-            f"There is nothing at {key!r} in {source.url}, though it is referred to.",
-            next="`strandline fsck` says what else is missing.",
-        ) from None
-    return size

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import strandline
 from strandline.cli.session import (
     NOTHING_THERE,
     AfterOption,
@@ -43,6 +44,26 @@ def create(
     with session(lake, as_json) as s:
         made = s.lake.create_repository(name, namespace=namespace, default_branch=default_branch)
         s.out.say(f"Made repository {name} with branch {default_branch}.", {"repository": made.name})
+
+
+@app.command()
+def copy(
+    name: str,
+    target: Annotated[
+        str, typer.Argument(help="The other lake: a folder, or a TOML file. `strandline init` makes one.")
+    ],
+    known_as: Annotated[str | None, typer.Option("--as", help="Its name there.")] = None,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Read and compare everything afterwards.")] = True,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Copy a repository into another lake, on other stores, with its history and all bytes."""
+    with session(lake, as_json) as s:
+        if not target:
+            raise UsageError("No lake is named.", next="Give the folder or the TOML file of the other lake.")
+        with strandline.open(target) as other, s.out.progress("copying") as step:
+            made = s.lake.copy_repository(name, other, name=known_as, check=check, progress=step)
+        s.out.say(f"Copied {name} to {target} as {made.name}.", {"repository": made.name, "checked": check})
 
 
 @app.command("list")

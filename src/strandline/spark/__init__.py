@@ -7,6 +7,7 @@ from strandline.spark.folding import folder, tree_workers
 from strandline.spark.format.source import register
 from strandline.spark.garbage import surveyor
 from strandline.spark.importing import import_workers
+from strandline.spark.moving import mover
 from strandline.spark.read import collected, read_table
 from strandline.spark.rewriting import rewriters
 from strandline.spark.row_diff import row_diff
@@ -23,6 +24,7 @@ __all__ = [
     "copier",
     "folder",
     "import_workers",
+    "mover",
     "read_table",
     "register",
     "rewriters",

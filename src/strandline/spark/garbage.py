@@ -273,7 +273,7 @@ class _SurveyOnSpark:
         """The keys that somebody refers to, as far as it is known by now; some several times."""
         self._write_marked()
         schema = "physical_address STRING"
-        frames = [range_rows(self._spark, self._core, self._ranges, schema)]
+        frames = [range_rows(self._spark, self._core.resolver.namespace, self._ranges, schema)]
         if self._marked:
             urls = [self._core.resolver.namespace.spark_url(key) for key in self._marked]
             frames.append(self._spark.read.schema(schema).parquet(*urls))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from strandline.blob import open_store
+from strandline.blob import BlobStore, open_store
 from strandline.core.repository_core import RepositoryCore
 from strandline.errors import UsageError
 from strandline.ids import check_path, check_prefix
@@ -64,7 +64,7 @@ def entries(spark: SparkSession, ref: Ref, prefix: str = "") -> DataFrame:
     check_prefix(prefix)
     start, end = key_range(prefix)
     tree, changes = ref._layers(prefix)
-    frame = range_rows(spark, ref._core, _ranges(ref._core, tree, start, end), ENTRIES)
+    frame = range_rows(spark, ref._core.resolver.namespace, _ranges(ref._core, tree, start, end), ENTRIES)
     if start:
         frame = frame.where(F.col("path").startswith(F.lit(start)))
     return _overlaid(spark, frame, changes) if changes else frame
@@ -80,12 +80,11 @@ def _ranges(core: RepositoryCore, tree: Tree, start: str, end: str | None) -> li
 
 
 def range_rows(
-    spark: SparkSession, core: RepositoryCore, ranges: Sequence[RangeInfo], schema: str, *, with_file: bool = False
+    spark: SparkSession, blobs: BlobStore, ranges: Sequence[RangeInfo], schema: str, *, with_file: bool = False
 ) -> DataFrame:
     """Rows of range files, read by Spark's own reader; on request with the names of their files."""
     if not ranges:
         return spark.createDataFrame([], schema)
-    blobs = core.resolver.namespace
     reader = spark.read.schema(schema)
     for name in ("ignoreCorruptFiles", "ignoreMissingFiles"):  # a session may be set to skip what it cannot read
         reader = reader.option(name, "false")
@@ -231,7 +230,9 @@ def storage_use(spark: SparkSession, repository: Repository, *, depth: int = 1) 
     groups_of = spark.createDataFrame(pa.table({"file": pa.array(files), "group": pa.array(numbers, pa.int64())}))
     schema = "path STRING, physical_address STRING, size BIGINT"
     with described(spark, f"strandline: what {core.name} takes"):
-        rows = range_rows(spark, core, infos, schema, with_file=True).join(F.broadcast(groups_of), "file")
+        rows = range_rows(spark, core.resolver.namespace, infos, schema, with_file=True).join(
+            F.broadcast(groups_of), "file"
+        )
         rows = rows.where(~F.col("physical_address").contains("://"))
         groups = F.array_join(F.transform(F.array_sort(F.collect_set("group")), lambda g: g.cast("string")), SEPARATOR)
         holders = rows.groupBy("physical_address").agg(groups.alias("groups"), F.max("size").alias("size"))

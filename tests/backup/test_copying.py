@@ -1,0 +1,139 @@
+"""A repository is copied into another lake, by one process or by Spark's executors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import strandline
+from strandline import Lake
+from strandline.errors import (
+    AlreadyExists,
+    Corrupted,
+    InvalidName,
+    NotFound,
+    ObjectMissing,
+    StrandlineError,
+    UsageError,
+)
+from strandline.iceberg import Catalog
+
+
+@pytest.fixture(params=["here", pytest.param("spark", marks=pytest.mark.spark)])
+def session(request: pytest.FixtureRequest) -> Any:
+    return None if request.param == "here" else request.getfixturevalue("spark")
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[Lake]:
+    with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
+        yield lake
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Lake]:
+    with strandline.open(tmp_path / "other", create=True, synced=False) as lake:
+        yield lake
+
+
+def filled(lake: Lake, tmp_path: Path) -> None:
+    repo = lake.create_repository("nyc")
+    main = repo.branch("main")
+    main.put_many({f"a/{n:02}": f"object {n}" for n in range(40)})
+    main.commit("objects")
+    main.delete("a/00")
+    main.table("plain").write(pa.table({"k": [1, 2]}), message="a table")
+    catalog = Catalog(main)
+    catalog.create_namespace("db")
+    catalog.create_table("db.t", pa.schema([("k", pa.int64())])).append(pa.table({"k": [7]}))
+    repo.create_tag("v1", "main~1")
+    dev = main.create_branch("dev")
+    dev.put("only staged", b"on dev")
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "x").write_bytes(b"imported")
+    main.import_objects(folder, "in/")
+
+
+def test_a_copy_has_all_of_it(lake: Lake, other: Lake, tmp_path: Path, session: Any) -> None:
+    filled(lake, tmp_path)
+    made = lake.copy_repository("nyc", other, spark=session)
+    held = lake.repository("nyc")
+    assert [(ref.name, ref.commit) for ref in made.branches()] == [(ref.name, ref.commit) for ref in held.branches()]
+    assert [commit.id for commit in made.ref("main").log()] == [commit.id for commit in held.ref("main").log()]
+    main, dev = made.branch("main"), made.branch("dev")
+    for info in held.branch("main").list("a/"):
+        assert main.read(info.path) == held.branch("main").read(info.path)
+    assert dev.read("only staged") == b"on dev"
+    assert main.read("in/x") == b"imported"
+    assert main.table("plain").to_arrow().num_rows == 2
+    assert Catalog(main).load_table("db.t").scan().to_arrow().to_pylist() == [{"k": 7}]
+    assert str(tmp_path / "other") in Catalog(main).load_table("db.t").metadata_location
+    assert made.fsck(content=True).is_sound
+    lake.delete_repository("nyc")
+    assert main.read("a/07") == b"object 7"
+    main.put("new", b"x")
+    main.commit("it lives on")
+
+
+def test_a_copy_that_died_is_gone_on_with(
+    lake: Lake, other: Lake, tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(lake, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("strandline.backup.load._ref", None)  # after the bytes
+        with pytest.raises(TypeError):
+            lake.copy_repository("nyc", other, spark=session)
+    assert [record.name for record in other.repositories()] == []
+    with pytest.raises(StrandlineError, match="being restored as 'nyc'"):
+        lake.copy_repository("nyc", other, name="another", spark=session)
+    place = next((tmp_path / "other" / "data").iterdir())
+    before = {path: path.stat().st_mtime_ns for path in (place / "data").rglob("*") if path.is_file()}
+    assert before
+    made = lake.copy_repository("nyc", other, spark=session)
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert made.fsck(content=True).is_sound
+
+
+def test_damage_at_the_source_is_said(lake: Lake, other: Lake, tmp_path: Path, session: Any) -> None:
+    filled(lake, tmp_path)
+    repo = lake.repository("nyc")
+    blobs = repo._core.stores.trees.blobs
+    address = repo.branch("main").stat("a/07").physical_address
+    blobs.put(address, b"cut")
+    with pytest.raises(Corrupted, match="has 3 bytes instead of 8"):
+        lake.copy_repository("nyc", other, spark=session)
+    blobs.delete_many([address])
+    with pytest.raises(ObjectMissing, match="nothing at"):
+        lake.copy_repository("nyc", other, spark=session)
+    assert list(other.repositories()) == []
+
+
+def test_what_cannot_be_copied_is_refused(lake: Lake, other: Lake, tmp_path: Path) -> None:
+    filled(lake, tmp_path)
+    with pytest.raises(AlreadyExists, match="This repository is in this lake"):
+        lake.copy_repository("nyc", lake, name="again")
+    with pytest.raises(NotFound):
+        lake.copy_repository("none", other)
+    with pytest.raises(InvalidName):
+        lake.copy_repository("nyc", other, name="No Name")
+    with pytest.raises(UsageError, match="not a Spark session"):
+        lake.copy_repository("nyc", other, spark="no")  # type: ignore[arg-type]
+    other.create_repository("nyc")
+    with pytest.raises(AlreadyExists, match="There is a repository"):
+        lake.copy_repository("nyc", other)
+    assert lake.copy_repository("nyc", other, name="copied").name == "copied"
+
+
+@pytest.mark.spark
+def test_a_backup_by_executors_is_that_of_one_process(lake: Lake, other: Lake, tmp_path: Path, spark: Any) -> None:
+    filled(lake, tmp_path)
+    here, there = (lake.backup(tmp_path / name, spark=one) for name, one in (("here", None), ("there", spark)))
+    counts = [[(one.files, one.bytes, one.commits) for one in saved.repositories] for saved in (here, there)]
+    assert counts[0] == counts[1]
+    (made,) = other.restore(tmp_path / "there")
+    assert made.branch("main").read("a/07") == b"object 7"
