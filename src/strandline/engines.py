@@ -51,6 +51,9 @@ class Engine(Protocol):
     def tree_workers(self, session: Any, core: Any, progress: Any) -> Any:
         """The `TreeWorkers` of a merge that compare and merge trees in this engine."""
 
+    def exporter(self, session: Any, core: Any, progress: Any) -> Any:
+        """The `ItemCopier` of an export that copies bytes in this engine."""
+
     def mover(self, session: Any) -> Any:
         """The `Mover` that copies the files of a repository in this engine."""
 

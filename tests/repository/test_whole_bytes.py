@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -326,6 +327,33 @@ def test_an_export_to_a_store_deletes_only_what_an_earlier_one_wrote(main: Branc
     assert main.export(url, "u/") == 1  # of another part of the lake: what the first one left goes
     assert os.listdir(tmp_path / "place") == ["c"] or sorted(os.listdir(tmp_path / "place"))[-1] == "c"
     assert not (tmp_path / "place" / "a").exists()
+
+
+def test_an_export_goes_on_with_one_of_the_same_objects(main: Branch, tmp_path: Path) -> None:
+    main.put_many({f"t/{n}": f"{n}" for n in range(9)} | {f"u/{n}": f"{9 - n}" for n in range(9)})
+    url = f"file://{tmp_path}/place"
+
+    def interrupt(_: str, done: int, __: object) -> None:
+        if done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        main.export(url, "t/", progress=interrupt)
+    place = tmp_path / "place"
+    before = {path.name: path.stat().st_mtime_ns for path in place.iterdir() if not path.name.startswith(".")}
+    assert len(before) >= 4
+    assert main.export(url, "t/") == 9
+    assert {name: (place / name).stat().st_mtime_ns for name in before} == before
+    assert {path.name: path.read_text() for path in place.iterdir() if path.is_file()} == {
+        str(n): str(n) for n in range(9)
+    }
+    shutil.rmtree(place)
+    with pytest.raises(KeyboardInterrupt):
+        main.export(url, "t/", progress=interrupt)
+    main.export(url, "u/")  # other objects of as many bytes, under the same names
+    assert {path.name: path.read_text() for path in place.iterdir() if path.is_file()} == {
+        str(n): str(9 - n) for n in range(9)
+    }
 
 
 def test_of_two_exports_to_one_place_the_first_says_that_it_was_overtaken(main: Branch, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from strandline.spark.changes import changes, consolidated, rows_of
 from strandline.spark.changing import change_rows
-from strandline.spark.copying import copier
+from strandline.spark.copying import copier, exporter
 from strandline.spark.folding import folder, tree_workers
 from strandline.spark.format.source import register
 from strandline.spark.garbage import surveyor
@@ -22,6 +22,7 @@ __all__ = [
     "configure",
     "consolidated",
     "copier",
+    "exporter",
     "folder",
     "import_workers",
     "mover",

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from strandline.blob import BlobStore, open_store
+from strandline.core.repository_core import RepositoryCore
 from strandline.errors import StorageError, StrandlineError
+from strandline.progress import Progress
 from strandline.repository.jobs.copying import Copied, Copier, CopyTask, copy_one
-from strandline.spark.session import described, reason_of
+from strandline.results.rows import ObjectInfo
+from strandline.spark.session import check_session, described, reason_of, refuse_two_stores
 from strandline.spark.versions import refuse_other_versions
 
 SCHEMA = "path STRING, size LONG, checksum STRING, error STRING"
@@ -42,6 +46,29 @@ def copier(spark: SparkSession) -> Copier:
         return iter([Copied(row["path"], row["size"], row["checksum"]) for row in done])
 
     return copy
+
+
+def exporter(
+    spark: SparkSession, core: RepositoryCore, progress: Progress
+) -> Callable[[BlobStore, Sequence[Any]], None]:
+    """Copies objects of a repository to their paths in another store, in tasks of a Spark job.
+
+    Raises:
+        UsageError: it is no session, or the repository has two stores.
+    """
+    check_session(spark)
+    refuse_two_stores(core)
+    copy = copier(spark)
+
+    def export(place: BlobStore, items: Sequence[tuple[ObjectInfo, str]]) -> None:
+        tasks = []
+        for info, relative in items:
+            store, key = core.resolver.resolve(info.physical_address)
+            tasks.append(CopyTask(info.path, store.url, key, relative, info.size, info.checksum))
+        for done, _ in enumerate(copy(place, tasks), 1):
+            progress("exporting", done, len(tasks))
+
+    return export
 
 
 def _copies(target_url: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+from blake3 import blake3
 
 from strandline import forks
 from strandline.blob import BlobNotFound, BlobStore, open_store
@@ -28,6 +29,7 @@ from strandline.redaction import looks_like_url
 from strandline.results.rows import ObjectInfo
 
 COPY_BUFFER_BYTES = 1 << 20
+DIGEST_CHARS = 40
 UNDER_WAY = ".strandline-export"
 """Lies at the place in an object store until everything is there."""
 Item = tuple[ObjectInfo, str]
@@ -102,8 +104,18 @@ def address_of(place: str | os.PathLike[str]) -> str:
     return f"file://{os.path.realpath(check_local(place))}"
 
 
-def export(source: Source, items: Sequence[Item], target: str | Path, progress: Progress) -> int:
-    """Copy objects to a local folder that is new or empty, or below a prefix in which nothing lies; their number."""
+ItemCopier = Callable[[BlobStore, Sequence[Item]], object]
+"""Copies objects to their paths in a store: by executors of Spark."""
+
+
+def export(
+    source: Source, items: Sequence[Item], target: str | Path, progress: Progress, copier: ItemCopier | None = None
+) -> int:
+    """Copy objects to a local folder that is new or empty, or below a prefix in which nothing lies; their number.
+
+    Args:
+        copier: copies to object stores; None copies in threads of this process.
+    """
     refuse_unfit(items)
     lock = forks.lock()
 
@@ -116,7 +128,12 @@ def export(source: Source, items: Sequence[Item], target: str | Path, progress: 
             progress("exporting", done, len(items))
 
     if is_url(target):
-        return _to_store(source, items, os.fspath(target), tell)
+        return _to_store(source, items, os.fspath(target), tell, copier)
+    if copier is not None:
+        raise UsageError(
+            f"Executors cannot make a folder appear whole, as {str(target)!r} should.",
+            next="Export to the URL of a prefix, such as s3://bucket/prefix; or without Spark.",
+        )
     return _to_folder(source, items, check_local(target), tell)
 
 
@@ -170,13 +187,19 @@ def _move_up(partial: Path) -> None:
         raise
 
 
-def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable[[], None]) -> int:
+def _to_store(
+    source: Source, items: Sequence[Item], target: str, tell: Callable[[], None], copier: ItemCopier | None
+) -> int:
     if any(relative == UNDER_WAY for _, relative in items):
         raise _unfit(f"{UNDER_WAY!r} is the name of the marker of an export.")
     place = open_store(target)
-    stale = _left_behind(place, target)
+    before, stale = _left_behind(place, target)
     keys = {relative for _, relative in items}
-    mark = msgspec.json.encode(UnderWay(source.commit(), new_id(), sorted(keys | stale)))
+    what = _digest_of(items)
+    # what an export of the very same objects has put there is whole, as it appears at one instant
+    kept = stale if before == what else {}
+    missing = [item for item in items if item[1] in source.made or kept.get(item[1]) != item[0].size]
+    mark = msgspec.json.encode(UnderWay(source.commit(), new_id(), sorted(keys | set(stale)), what))
     place.put(UNDER_WAY, mark)
 
     def copy(item: Item) -> None:
@@ -185,8 +208,17 @@ def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable
         tell()
 
     try:
-        place.delete_many(sorted(stale - keys))
-        count = sum(1 for _ in in_parallel(copy, items))
+        place.delete_many(sorted(set(stale) - keys))
+        for _ in items[len(missing) :]:
+            tell()
+        if copier is None:
+            for _ in in_parallel(copy, missing):
+                pass
+        else:
+            for item in missing:
+                if item[1] in source.made:
+                    copy(item)
+            copier(place, [item for item in missing if item[1] not in source.made])
         if not _has(place, mark):
             raise Contention(
                 f"Another export to {target} has begun, and may have deleted what this one wrote.",
@@ -196,7 +228,7 @@ def _to_store(source: Source, items: Sequence[Item], target: str, tell: Callable
         error.now_safe(f"The lake is as it was; {target} holds a part, and the marker {UNDER_WAY} says so.")
         raise
     place.delete_many([UNDER_WAY])
-    return count
+    return len(items)
 
 
 class UnderWay(msgspec.Struct, frozen=True):
@@ -205,30 +237,41 @@ class UnderWay(msgspec.Struct, frozen=True):
     Attributes:
         attempt: no other export has it.
         keys: all that it may leave at the place, if it breaks off.
+        what: a digest of the objects and their paths; "" if an earlier version began.
     """
 
     commit: str
     attempt: str
     keys: list[str]
+    what: str = ""
 
 
-def _left_behind(place: BlobStore, target: str) -> set[str]:
-    """What an export that broke off has left at a place; nothing if nothing lies there.
+def _digest_of(items: Sequence[Item]) -> str:
+    """Tells one set of objects at their paths from all others: bytes never change at an address of ours."""
+    digest = blake3()
+    for info, relative in sorted(items, key=lambda item: item[1]):
+        for text in (relative, info.physical_address, info.checksum):
+            digest.update(b"%d " % len(text.encode()) + text.encode())
+    return digest.hexdigest()[:DIGEST_CHARS]
+
+
+def _left_behind(place: BlobStore, target: str) -> tuple[str, dict[str, int]]:
+    """What an export that broke off has left at a place: a digest of what it exported, and sizes by key.
 
     Raises:
         UsageError: something else lies there.
     """
     try:
-        known = set(msgspec.json.decode(place.get(UNDER_WAY), type=UnderWay).keys)
-        there = set(place.list_keys()) - {UNDER_WAY}
+        mark = msgspec.json.decode(place.get(UNDER_WAY), type=UnderWay)
+        there = {info.key: info.size for info in place.list() if info.key != UNDER_WAY}
     except (BlobNotFound, msgspec.MsgspecError):
-        known = set()
-        there = set(itertools.islice(place.list_keys(), 1))
-    if others := sorted(there - known):
+        mark = UnderWay("", "", [])
+        there = {info.key: info.size for info in itertools.islice(place.list(), 1)}
+    if others := sorted(there.keys() - set(mark.keys)):
         raise UsageError(
             f"Something lies at {target!r} already: {some_paths(others)}.", next="Export to a prefix of its own."
         )
-    return there
+    return mark.what, there
 
 
 def _has(place: BlobStore, mark: bytes) -> bool:

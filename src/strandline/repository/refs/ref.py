@@ -22,7 +22,7 @@ from strandline.clock import Microseconds, to_us
 from strandline.core.iceberg_files import POINTER
 from strandline.core.promises import PIN_DAYS, drop_pin, is_expired, put_pin
 from strandline.core.repository_core import RepositoryCore
-from strandline.engines import load
+from strandline.engines import engine, load
 from strandline.errors import Advice, Corrupted, ObjectMissing, ObjectNotFound, UsageError
 from strandline.ids import CommitId, check_path, encoded, prefix_end
 from strandline.operations import logged
@@ -38,6 +38,8 @@ from strandline.tree.rows import Changes, Entry, entries_of
 from strandline.tree.store import EMPTY, Tree
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from strandline.tables.place import WritableTableRef
     from strandline.tables.table import Table
 
@@ -323,7 +325,14 @@ class Ref:
         return target
 
     @logged("export")
-    def export(self, target: str | Path, prefix: str = "", *, progress: Progress = no_progress) -> int:
+    def export(
+        self,
+        target: str | Path,
+        prefix: str = "",
+        *,
+        progress: Progress = no_progress,
+        spark: SparkSession | None = None,
+    ) -> int:
         """Copy all objects below a prefix into plain files that any tool reads; returns their number.
 
         Paths below the target are those of the lake without the part of the prefix up to its last "/". An Iceberg table
@@ -331,7 +340,8 @@ class Ref:
 
         Args:
             target: a folder, or the URL of a prefix in an object store, such as s3://bucket/prefix. It must be new or
-                empty. A folder appears when all is there.
+                empty. A folder appears when all is there. An export of the same commit that broke off is gone on with.
+            spark: a session whose executors copy the bytes, to an object store.
 
         Raises:
             UsageError: the target holds something, or paths cannot be files beside each other. Nothing was written.
@@ -348,7 +358,8 @@ class Ref:
         made: dict[str, bytes] = {}
         if any(relative.rpartition("/")[2] == POINTER for _, relative in items):
             items = list(self._with_tables(items, address_of(target), made))
-        return export(Source(self._open_whole, lambda: self.commit_id, made), items, target, progress)
+        copier = None if spark is None else engine("spark").exporter(spark, self._core, progress)
+        return export(Source(self._open_whole, lambda: self.commit_id, made), items, target, progress, copier)
 
     def _with_tables(
         self, items: Iterable[tuple[ObjectInfo, str]], place: str, made: dict[str, bytes]
