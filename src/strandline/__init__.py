@@ -117,6 +117,7 @@ if TYPE_CHECKING:
     from strandline.tables.scan import TableFile
     from strandline.tables.statistics import Statistics
     from strandline.tables.table import Table
+    from strandline.tables.upkeep_rule import TableUpkeep, UpkeepRule
     from strandline.tree.rows import Entry
 
 __version__ = "0.1.0"
@@ -140,6 +141,8 @@ _LAZY = {
     "StorageUse": "strandline.repository.upkeep.usage",
     "GarbageCollection": "strandline.repository.upkeep.gc",
     "GarbagePlace": "strandline.repository.upkeep.judging",
+    "TableUpkeep": "strandline.tables.upkeep_rule",
+    "UpkeepRule": "strandline.tables.upkeep_rule",
     "GarbagePlan": "strandline.repository.upkeep.garbage",
     "HeadMove": "strandline.branch.rules.record",
     "IfChanged": "strandline.core.overwrite",
@@ -331,6 +334,7 @@ __all__ = [
     "TableHistory",
     "TableNotFound",
     "TableRecord",
+    "TableUpkeep",
     "TooManyLocks",
     "Transaction",
     "TransactionClosed",
@@ -339,6 +343,7 @@ __all__ = [
     "Transactions",
     "UncommittedChanges",
     "Upgraded",
+    "UpkeepRule",
     "UpperMismatch",
     "UsageError",
     "Writable",

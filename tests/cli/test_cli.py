@@ -438,6 +438,21 @@ def test_a_repository_is_copied_to_another_lake(lake_cli: Run, tmp_path: Path) -
     assert lake_cli("repo", "copy", "nyc", "")[0] == 2
 
 
+def test_tables_are_kept_up_by_rule(lake_cli: Run, tmp_path: Path) -> None:
+    import strandline
+
+    with strandline.open(tmp_path / "lake") as lake:
+        for n in range(3):
+            lake.repository("nyc").branch("main").table("t").write(pa.table({"k": [n]}), message="row")
+    keep = "table", "keep-up", "nyc/main", "--tables", "t", "--min-files", "3", "--json"
+    code, out, _ = lake_cli(*keep, "--dry-run")
+    assert (code, json.loads(out)["before"], json.loads(out)["after"]) == (0, 3, 0)
+    code, out, _ = lake_cli(*keep, "--sort-by", "k")
+    assert (code, json.loads(out)["before"], json.loads(out)["after"]) == (0, 3, 1)
+    assert lake_cli("table", "keep-up", "nyc/main", "--min-files", "1")[0] == 2
+    assert lake_cli("table", "keep-up", "nyc/main", "--min-age-days", "nan")[0] == 2
+
+
 def test_a_table_is_mirrored(lake_cli: Run, tmp_path: Path) -> None:
     lake_cli("repo", "create", "nyc")
     folder = tmp_path / "rides" / "day=2026-01-01"

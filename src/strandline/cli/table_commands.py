@@ -13,6 +13,7 @@ from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, MessageOption, Session, complete_place, session
 from strandline.errors import UsageError
 from strandline.tables.table import Table
+from strandline.tables.upkeep_rule import UpkeepRule
 
 if TYPE_CHECKING:
     from strandline.tables.formats import FileFormat
@@ -222,6 +223,35 @@ def rewrite(
             f"{counted(done.before, 'file')} became {done.after:,}." if done.before else "No file has to be rewritten."
         )
         s.out.say(told, msgspec.structs.asdict(done))
+
+
+@app.command("keep-up")
+def keep_up(
+    branch: Annotated[str, typer.Argument(help="repository/branch", autocompletion=complete_place)],
+    tables: Annotated[str, typer.Option(help="A glob pattern of the paths of tables.")] = "*",
+    target_mib: Annotated[int, typer.Option(help="How big files become, about, in MiB.")] = 128,
+    min_files: Annotated[int, typer.Option(help="Small files of a partition that are worth a file.")] = 8,
+    min_age_days: Annotated[float, typer.Option(help="Files that are younger are left.")] = 0.0,
+    sort_by: Annotated[str, typer.Option(help="Columns by which rows are sorted, with commas between them.")] = "",
+    z_order_by: Annotated[str, typer.Option(help="Columns along whose Z-order curve rows are sorted.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count.")] = False,
+    lake: LakeOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write small files of tables together, by rule; each table in a commit of its own. For every night."""
+    rule = UpkeepRule(
+        tables=tables,
+        target_file_bytes=target_mib << 20,
+        min_files=min_files,
+        min_age_days=min_age_days,
+        sort_by=tuple(_names(sort_by)),
+        z_order_by=tuple(_names(z_order_by)),
+    )
+    with session(lake, as_json) as s:
+        with s.out.progress("keeping tables up") as step:
+            done = s.branch(branch).keep_up([rule], dry_run=dry_run, progress=step)
+        rows = (msgspec.structs.asdict(one) for one in done)
+        s.out.rows(rows, ("path", "before", "after", "problem"))
 
 
 @app.command()

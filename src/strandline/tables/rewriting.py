@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from strandline.blob import BlobStore, Resolver
+from strandline.clock import Microseconds
 from strandline.engines import engine
 from strandline.errors import StorageError, UsageError
 from strandline.tables.arrow_rows import ArrowRows, refuse_unfit, write_files
@@ -28,6 +29,7 @@ from strandline.tables.outcomes import FilesRewritten
 from strandline.tables.record import TableRecord, WriteOptions
 from strandline.tables.scan import TableFile
 from strandline.tables.table import Table
+from strandline.tables.upkeep_rule import LEAST_FILES
 from strandline.tables.writing import Written, planned, write_rows
 from strandline.tables.written import WrittenRows
 
@@ -47,15 +49,26 @@ class Rewriting:
         target_file_bytes: how big files become, about.
         sort_by: columns by which the rows of a group are sorted.
         z_order_by: columns along whose Z-order curve they are sorted.
+        min_files: fewer files of a partition are left, if only small ones are taken.
+        before_us: files that were written later are left.
+        only_small: take small files alone although rows get an order.
     """
 
     target_file_bytes: int
     sort_by: tuple[str, ...] = ()
     z_order_by: tuple[str, ...] = ()
+    min_files: int = LEAST_FILES
+    before_us: Microseconds | None = None
+    only_small: bool = False
 
     @property
     def is_ordered(self) -> bool:
         return bool(self.sort_by or self.z_order_by)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether large files are taken as well, and single ones."""
+        return self.is_ordered and not self.only_small
 
 
 @dataclass(frozen=True)
@@ -148,7 +161,9 @@ def chosen_groups(files: Sequence[TableFile], how: Rewriting) -> list[list[Table
         group: list[TableFile] = []
         filled = 0
         for file in partition:
-            if not how.is_ordered and file.info.size >= SMALL * how.target_file_bytes:
+            if not how.takes_all and file.info.size >= SMALL * how.target_file_bytes:
+                continue
+            if how.before_us is not None and file.info.modified_at_us >= how.before_us:
                 continue
             if group and filled + file.info.size > limit:
                 groups.append(group)
@@ -156,7 +171,7 @@ def chosen_groups(files: Sequence[TableFile], how: Rewriting) -> list[list[Table
             group.append(file)
             filled += file.info.size
         groups.append(group)
-    return [group for group in groups if len(group) > (0 if how.is_ordered else 1)]
+    return [group for group in groups if len(group) >= (1 if how.takes_all else how.min_files)]
 
 
 def new_beside(marks: Sequence[Mark], went: Sequence[TableFile], came: Sequence[TableFile]) -> list[TableFile] | None:
