@@ -127,6 +127,17 @@ def test_dagster_loads_its_assets(lake: str, tmp_path: Path, monkeypatch: pytest
         ["rewrite", "nyc/main"],
         ["rewrite", "nyc/main/none"],
         ["gc", "none"],
+        ["mirror", "/none/such", "nyc/main/t"],
+        ["mirror", ".", "nyc/main"],
+        ["commit", "nyc/main", "--message", "nothing"],
+        ["compact", "nyc/none"],
+        ["merge", "none", "nyc/main"],
+        ["export", "nyc/main/none/", "file:///tmp/none"],
+        ["copy", "none", "elsewhere"],
+        ["backup", "s4://none"],
+        ["keep-up", "nyc/main", "--min-files", "0"],
+        ["diff", "nyc/main/none", "main", "to"],
+        ["changes", "nyc/main/none", "to", "--key", "k"],
     ],
 )
 @pytest.mark.spark
@@ -173,3 +184,48 @@ def test_jobs_do_their_work_and_say_what_they_did(
     assert done("verify", "nyc/main/in/")[0] == 11
     code, told = done("gc", "nyc")
     assert (code, told["deleted"]) == (0, False)
+
+
+@pytest.mark.spark
+def test_jobs_of_branches_tables_and_lakes(
+    spark: Any, lake: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def done(*arguments: str) -> dict[str, Any]:
+        with pytest.raises(SystemExit) as ended:
+            job.main(["--lake", lake, *arguments])
+        told = capsys.readouterr()
+        assert ended.value.code == 0, told.err
+        found: dict[str, Any] = json.loads(told.out.splitlines()[-1])
+        return found
+
+    monkeypatch.setattr("strandline.spark.folding.PART_KEYS", 10)
+    (tmp_path / "rides" / "m=1").mkdir(parents=True)
+    pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "rides" / "m=1" / "a.parquet")
+    mirror = "mirror", str(tmp_path / "rides"), "nyc/main/rides", "--partition-types", "m=integer", "--job", "rides"
+    assert done(*mirror)["objects"] == 1
+    assert done(*mirror)["commit"] is None
+    with strandline.open(lake) as opened:
+        main = opened.repository("nyc").branch("main")
+        dev = main.create_branch("dev")
+        main.put_many({f"many/{n:03}": b"x" for n in range(40)})
+        for n in range(3):
+            dev.table("t").write(pa.table({"k": [n], "v": [n]}), message="row")
+    told = done("compact", "nyc/main", "--force")
+    assert (told["entries"], told["copied"]) == (40, 40)
+    assert told["copied_per_second"] > 0
+    assert done("commit", "nyc/main", "--message", "many")["commit"]
+    assert done("keep-up", "nyc/dev", "--tables", "t", "--min-files", "3")["tables"][0]["after"] == 1
+    assert done("merge", "dev", "nyc/main", "--message", "merged")["commit"]
+    assert done("diff", "nyc/main~1/t", "main", str(tmp_path / "rows"), "--key", "k")["rows"] == 3
+    told = done("changes", "nyc/main/t", str(tmp_path / "changes"), "--key", "k")
+    assert told["rows"] == 3
+    assert (
+        done("changes", "nyc/main/t", str(tmp_path / "more"), "--key", "k", "--since", str(told["since"]))["rows"] == 0
+    )
+    assert done("export", "nyc/main/many/", f"file://{tmp_path}/exported")["objects"] == 40
+    assert done("backup", f"file://{tmp_path}/saved")["saved"]["nyc"] > 40
+    strandline.open(tmp_path / "other", create=True).close()
+    assert done("copy", "nyc", str(tmp_path / "other"), "--as", "copied") == {"repository": "copied"}

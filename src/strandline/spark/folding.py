@@ -42,6 +42,7 @@ from strandline.tree.store import EMPTY, Tree, TreeRef, TreeStore
 
 logger = getLogger(__name__)
 CACHE_MAX_BYTES = 64 << 20
+COPYING = "copying what is staged"
 PART_KEYS = 100_000
 """Staged entries that one task lays over a tree: some seconds of work."""
 FEW_STRETCHES = 64
@@ -107,7 +108,7 @@ def folder(spark: SparkSession, core: RepositoryCore, branch_id: BranchId, progr
             for keys, values in _pages(stores, tokens):
                 parts.append(_copied(stores, branch_id, keys, values))
                 entries += len(keys)
-                progress("copying what is staged", entries, None)
+                progress(COPYING, entries, None)
             if len(parts) < 2:
                 return fold_here(stores, base, tokens)
             took = max(time.monotonic() - started, 1e-6)
