@@ -37,6 +37,7 @@ NAMES = (
     "tables",
     "transactions",
     "garbage",
+    "marking",
     "iceberg",
     "iceberg_mark",
     "iceberg_sql",

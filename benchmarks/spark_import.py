@@ -58,7 +58,7 @@ def _measured(action: Callable[[], object]) -> tuple[float, float, float]:
 
     def watch() -> None:
         while not ended.wait(0.2):
-            sizes = [_memory_mb(pid) for pid, name in _below() if name.startswith("python")]
+            sizes = [memory_mb(pid) for pid, name in below() if name.startswith("python")]
             peak[0] = max([peak[0], *sizes])
 
     watcher = threading.Thread(target=watch, daemon=True)
@@ -71,7 +71,7 @@ def _measured(action: Callable[[], object]) -> tuple[float, float, float]:
     return (*took, peak[0])
 
 
-def _below() -> list[tuple[int, str]]:
+def below() -> list[tuple[int, str]]:
     """The processes below this one, and what they are called."""
     listed = subprocess.run(["ps", "-eo", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listed.splitlines()]
@@ -85,7 +85,7 @@ def _below() -> list[tuple[int, str]]:
 
 def _processor_s() -> float:
     total = 0.0
-    for pid in (os.getpid(), *(pid for pid, _ in _below())):
+    for pid in (os.getpid(), *(pid for pid, _ in below())):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
@@ -94,7 +94,7 @@ def _processor_s() -> float:
     return total
 
 
-def _memory_mb(pid: int) -> float:
+def memory_mb(pid: int) -> float:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
     except OSError:

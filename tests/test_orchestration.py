@@ -204,7 +204,7 @@ def test_jobs_of_branches_tables_and_lakes(
     monkeypatch.setattr("strandline.spark.folding.PART_KEYS", 10)
     (tmp_path / "rides" / "m=1").mkdir(parents=True)
     pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "rides" / "m=1" / "a.parquet")
-    mirror = "mirror", str(tmp_path / "rides"), "nyc/main/rides", "--partition-types", "m=integer", "--job", "rides"
+    mirror = "mirror", str(tmp_path / "rides"), "nyc/main/rides", "--partition-types", "m=integer"
     assert done(*mirror)["objects"] == 1
     assert done(*mirror)["commit"] is None
     with strandline.open(lake) as opened:

@@ -427,7 +427,7 @@ class Lake:
             AlreadyExists: the name is taken there, or this very repository is in that lake.
             Corrupted: a file has not the size that is on record, or what was copied is damaged.
         """
-        from strandline.backup.load import bring, claim  # noqa: PLC0415 - few processes copy
+        from strandline.backup.load import bring, claim, finish, is_to_be_finished  # noqa: PLC0415 - few processes copy
         from strandline.backup.moving import Mover, MoverHere  # noqa: PLC0415 - few processes copy
         from strandline.backup.save import FilesAt, Source, save_one  # noqa: PLC0415 - few processes copy
         from strandline.iceberg.upkeep import relocate  # noqa: PLC0415 - few processes copy
@@ -437,13 +437,17 @@ class Lake:
         mover: Mover = MoverHere() if spark is None else engine("spark").mover(spark)
         namespace = f"{known_as}-{held.id}-{lake.id[:8]}"
         record = replace_fields(held, name=known_as, namespace=namespace, behind="", lock=None)
-        stores = claim(record, lake._kv, lake._stores, lake.id)
-        records = open_blobs(f"memory://{new_id()}")
-        files_at = FilesAt(stores.trees.blobs, "")
-        saved = save_one(records, Source(held, self._stores(held)), True, progress, mover, files_at)
-        bring(records, saved, record, lake._kv, stores)
+        run = new_id()
+        stores = lake._stores(record)
+        if not is_to_be_finished(record, lake._kv, stores):
+            stores = claim(record, lake._kv, lake._stores, lake.id, run=run)
+            records = open_blobs(f"memory://{new_id()}")
+            files_at = FilesAt(stores.trees.blobs, "")
+            saved = save_one(records, Source(held, self._stores(held)), True, progress, mover, files_at)
+            bring(records, replace_fields(saved, record=record), record, lake._kv, stores, run)
         made = Repository(lake._core(record))
         relocate(made, progress)
+        finish(record, stores)
         if check:
             _refuse_damaged(made)
         return made

@@ -47,3 +47,15 @@ def shard_named(text: str, next: str = "Write for example nyc/positions.") -> tu
     if not repository or not shard or "/" in shard:
         raise UsageError(f"{text!r} is not repository/shard.", next=next)
     return repository, shard
+
+
+def column_and_type(text: str) -> tuple[str, str]:
+    """A column and its type, as the command line takes them: `year=integer`.
+
+    Raises:
+        UsageError: it is not that.
+    """
+    name, equals, kind = text.partition("=")
+    if not (name and equals and kind):
+        raise UsageError(f"{text!r} is not a column and its type.", next="Write for example year=integer,day=date.")
+    return name, kind

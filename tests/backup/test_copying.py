@@ -11,16 +11,9 @@ import pytest
 
 import strandline
 from strandline import Lake
-from strandline.errors import (
-    AlreadyExists,
-    Corrupted,
-    InvalidName,
-    NotFound,
-    ObjectMissing,
-    StrandlineError,
-    UsageError,
-)
+from strandline.errors import AlreadyExists, Conflict, Corrupted, InvalidName, NotFound, ObjectMissing, UsageError
 from strandline.iceberg import Catalog
+from strandline.repository.names.repositories import read_record
 
 
 @pytest.fixture(params=["here", pytest.param("spark", marks=pytest.mark.spark)])
@@ -85,18 +78,75 @@ def test_a_copy_that_died_is_gone_on_with(
 ) -> None:
     filled(lake, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("strandline.backup.load._ref", None)  # after the bytes
-        with pytest.raises(TypeError):
+        patch.setattr("strandline.backup.load.read_record", Dying(2))  # after the refs
+        with pytest.raises(KeyboardInterrupt):
             lake.copy_repository("nyc", other, spark=session)
     assert [record.name for record in other.repositories()] == []
-    with pytest.raises(StrandlineError, match="being restored as 'nyc'"):
-        lake.copy_repository("nyc", other, name="another", spark=session)
     place = next((tmp_path / "other" / "data").iterdir())
     before = {path: path.stat().st_mtime_ns for path in (place / "data").rglob("*") if path.is_file()}
     assert before
+    repo = lake.repository("nyc")  # meanwhile work goes on
+    repo.branch("main").put("later", b"x")
+    repo.branch("main").commit("later")
+    repo.delete_branch("dev")
+    repo.create_tag("v2", "main")
     made = lake.copy_repository("nyc", other, spark=session)
+    assert made.branch("main").read("later") == b"x"
+    assert [ref.name for ref in made.branches()] == ["main"]
+    assert sorted(ref.name for ref in made.tags()) == ["v1", "v2"]
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert made.fsck(content=True).is_sound
+
+
+class Dying:
+    """Reads the record of a repository, as often as it may."""
+
+    def __init__(self, times: int) -> None:
+        self._left = times
+
+    def __call__(self, *arguments: Any) -> Any:
+        self._left -= 1
+        if self._left < 0:
+            raise KeyboardInterrupt
+        return read_record(*arguments)
+
+
+def test_a_copy_that_has_its_name_is_finished(
+    lake: Lake, other: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(lake, tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("strandline.iceberg.upkeep.relocate", None)
+        with pytest.raises(TypeError):
+            lake.copy_repository("nyc", other)
+    other.repository("nyc").branch("main").put("mine", b"somebody uses it")
+    made = lake.copy_repository("nyc", other)
+    assert made.branch("main").read("mine") == b"somebody uses it"
+    assert str(tmp_path / "other") in Catalog(made.branch("main")).load_table("db.t").metadata_location
+    with pytest.raises(AlreadyExists):
+        lake.copy_repository("nyc", other)
+
+
+def test_of_two_copies_the_first_says_that_it_was_overtaken(
+    lake: Lake, other: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from strandline.backup import load
+
+    filled(lake, tmp_path)
+    write = load._ref
+    done: list[str] = []
+
+    def overtaken(*arguments: Any) -> None:
+        if not done:
+            done.append("begun")
+            lake.copy_repository("nyc", other, name="second")
+        write(*arguments)
+
+    monkeypatch.setattr(load, "_ref", overtaken)
+    with pytest.raises(Conflict, match="goes on instead"):
+        lake.copy_repository("nyc", other, name="first")
+    assert [record.name for record in other.repositories()] == ["second"]
+    assert other.repository("second").fsck(content=True).is_sound
 
 
 def test_damage_at_the_source_is_said(lake: Lake, other: Lake, tmp_path: Path, session: Any) -> None:

@@ -449,6 +449,12 @@ def test_tables_are_kept_up_by_rule(lake_cli: Run, tmp_path: Path) -> None:
     assert (code, json.loads(out)["before"], json.loads(out)["after"]) == (0, 3, 0)
     code, out, _ = lake_cli(*keep, "--sort-by", "k")
     assert (code, json.loads(out)["before"], json.loads(out)["after"]) == (0, 3, 1)
+    with strandline.open(tmp_path / "lake") as lake:
+        for n in range(2):
+            lake.repository("nyc").branch("main").table("u").write(pa.table({"k": [n]}), message="row")
+    failed = lake_cli("table", "keep-up", "nyc/main", "--tables", "u", "--min-files", "2", "--sort-by", "none")
+    assert failed[0] not in (0, 2)
+    assert "could not be kept up: u" in failed[2]
     assert lake_cli("table", "keep-up", "nyc/main", "--min-files", "1")[0] == 2
     assert lake_cli("table", "keep-up", "nyc/main", "--min-age-days", "nan")[0] == 2
 

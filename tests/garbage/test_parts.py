@@ -19,6 +19,7 @@ from strandline.core.promises import Condemned
 from strandline.envelope import encode, version_of
 from strandline.errors import Contention, Corrupted, ObjectMissing
 from strandline.ids import new_id
+from strandline.repository.upkeep import judging
 from strandline.repository.upkeep.judging import Round, delete_listed
 
 
@@ -67,7 +68,7 @@ def test_the_next_run_deletes_what_parts_list_but_what_is_linked(repo: Repositor
     listed = [
         key
         for part in promises.condemned_parts(stores, held)
-        for key in decode_keys(stores.trees.blobs.get(part.file)).to_pylist()
+        for key in decode_keys(stores.trees.blobs.get(part.file), part.file).to_pylist()
     ]
     assert listed == [key for key in keys if key not in spared]
 
@@ -101,6 +102,45 @@ def test_lists_that_cannot_be_read_delete_nothing(repo: Repository) -> None:
     with pytest.raises(Corrupted, match="not a list"):
         repo.gc.run()
     assert all(blobs.exists(key) for key in keys)
+
+
+@pytest.mark.parametrize("damage", [b"PAR1", b""])
+def test_a_part_that_cannot_be_read_deletes_nothing_and_is_named(repo: Repository, damage: bytes) -> None:
+    stores = repo._core.stores
+    record, keys = condemned(repo)
+    part = promises.condemned_parts(stores, record)[1]
+    stores.trees.blobs.put(part.file, damage)
+    for call in (repo.gc.run, lambda: promises.announce_links(stores, [keys[15]])):
+        with pytest.raises(Corrupted, match=part.file):
+            call()
+    assert all(stores.trees.blobs.exists(key) for key in keys)
+
+
+def test_an_attempt_stops_in_the_middle(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request is sent only after a look at the clock and at the marker."""
+    blobs = repo._core.stores.trees.blobs
+    monkeypatch.setattr(judging, "DELETE_FILES", 2)
+    keys = sorted(f"data/{new_id()}/{new_id()}" for _ in range(6))
+    for key in keys:
+        blobs.put(key, b"garbage")
+    run = new_id()
+    part = write_part(blobs, f"{promises.GC_FOLDER}/{run}/", pa.array(keys), pa.array([7] * 6))
+    marker = read_marker(blobs)
+    assert marker is not None
+    delete = blobs.delete_many
+
+    def overtaken(some: list[str]) -> None:
+        delete(some)
+        renew(repo._core.stores, repo._core.stores.repository_id, "nyc", marker.lake)
+
+    monkeypatch.setattr(blobs, "delete_many", overtaken)
+    assert not delete_listed(blobs, Round(run, marker.stamp, time.time_ns() // 1000 + 60_000_000), part)
+    assert [blobs.exists(key) for key in keys] == [False, False, True, True, True, True]
+
+
+def test_what_a_run_lists_is_not_unknown(repo: Repository) -> None:
+    condemned(repo)
+    assert repo.gc.plan().unknown == 0
 
 
 def test_only_lists_in_parts_need_a_newer_format(repo: Repository) -> None:

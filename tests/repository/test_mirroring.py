@@ -124,7 +124,7 @@ def test_columns_come_and_get_wider(main: Branch, source: Path) -> None:
     assert rows(main) == [{"id": 1, "more": None}, {"id": 1 << 40, "more": "x"}]
     put(source, "c.parquet", id=["a text"])
     head = main.commit_id
-    with pytest.raises(SchemaMismatch, match="id is long, not string") as refused:
+    with pytest.raises(SchemaMismatch, match=r"'c.parquet' does not fit.* id is long, not string") as refused:
         main.mirror_table(source, "t")
     assert "another one" in str(refused.value)
     assert main.commit_id == head
@@ -145,7 +145,11 @@ def test_other_formats_need_their_columns(main: Branch, source: Path) -> None:
     with pytest.raises(UsageError, match="do not say which columns"):
         main.mirror_table(source, "t")
     columns = pa.schema([("id", pa.int64()), ("x", pa.string())])
-    main.mirror_table(source, "t", columns=columns)
+    with pytest.raises(UsageError, match="whether their first lines are names"):
+        main.mirror_table(source, "t", columns=columns)
+    main.mirror_table(source, "t", columns=columns, options={"header": True})
+    with pytest.raises(UsageError, match="has the options"):
+        main.mirror_table(source, "t", options={"header": True, "sep": ";"})
     assert main.table("t").record.file_format == "csv"
     assert rows(main) == [{"id": 1, "x": "a"}, {"id": 2, "x": "b"}]
 
@@ -270,3 +274,108 @@ def test_many_mirrors_follow_a_folder(main: Branch, source: Path) -> None:
         assert found == sorted((int(name[2]), id) for name, ids in held.items() for id in ids)
         assert main.table("t").count("id >= 500") == sum(id >= 500 for ids in held.values() for id in ids)
         assert main.mirror_table(source, "t").commit is None
+
+
+def test_columns_are_added_where_footers_do_not_have_them(main: Branch, source: Path) -> None:
+    (source / "a.csv").write_text("id\n1\n")
+    main.mirror_table(source, "t", columns=pa.schema([("id", pa.int64())]), options={"header": True})
+    (source / "b.csv").write_text("id,more\n2,x\n")
+    main.mirror_table(source, "t", columns=pa.schema([("id", pa.int64()), ("more", pa.string())]))
+    assert main.table("t").record.names == ("id", "more")
+
+
+def test_names_of_folders_are_escaped(main: Branch, source: Path) -> None:
+    put(source, "a%3Ab=1/x.parquet", id=[1])
+    put(source, "a%3Ab=2%2F/x.parquet", id=[2])
+    main.mirror_table(source, "t")
+    assert rows(main) == [{"id": 1, "a:b": "1"}, {"id": 2, "a:b": "2/"}]
+
+
+def test_markers_of_folders_are_no_files(main: Branch, source: Path) -> None:
+    put(source, "m=1/a.parquet", id=[1])
+    (source / "m=1_$folder$").touch()
+    (source / "m=1" / "marker").touch()
+    main.mirror_table(source, "t")
+    assert rows(main) == [{"id": 1, "m": "1"}]
+    (source / "b.parquet").touch()  # this one says that it is a table's file
+    with pytest.raises(UsageError, match="name the columns|not a Parquet file|partitioned by"):
+        main.mirror_table(source, "t")
+
+
+def test_objects_that_lie_there_stay(main: Branch, source: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "keep.bin").write_bytes(b"x")
+    main.import_objects(other, "t/")
+    put(source, "a.parquet", id=[1])
+    with pytest.raises(UsageError, match="Objects lie below 't/' already"):
+        main.mirror_table(source, "t")
+    assert main.read("t/keep.bin") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("held", "comes"),
+    [
+        (pa.date32(), pa.string()),
+        (pa.string(), pa.int32()),
+        (pa.float64(), pa.string()),
+        (pa.timestamp("us"), pa.date32()),
+        (pa.decimal128(9, 2), pa.string()),
+    ],
+)
+def test_types_that_do_not_fit_are_named(main: Branch, source: Path, held: pa.DataType, comes: pa.DataType) -> None:
+    values = {pa.string(): "x", pa.int32(): 3, pa.date32(): 5}
+    pq.write_table(pa.table({"k": pa.array([None], held)}), source / "a.parquet")
+    main.mirror_table(source, "t")
+    pq.write_table(pa.table({"k": pa.array([values[comes]], comes)}), source / "b.parquet")
+    with pytest.raises(SchemaMismatch, match="'b.parquet' does not fit"):
+        main.mirror_table(source, "t")
+
+
+def test_a_column_of_nulls_gets_a_type_when_it_has_values(main: Branch, source: Path) -> None:
+    put(source, "a.parquet", id=[1], x=pa.nulls(1))
+    main.mirror_table(source, "t")
+    assert main.table("t").record.names == ("id",)
+    put(source, "b.parquet", id=[2], x=["text"])
+    main.mirror_table(source, "t")
+    assert rows(main) == [{"id": 1, "x": None}, {"id": 2, "x": "text"}]
+
+
+def test_a_note_of_spark_that_is_stale_is_not_believed(main: Branch, source: Path) -> None:
+    fields = [{"name": "c", "type": "char(3)", "nullable": True, "metadata": {}}]
+    for name, noted in (("a", json.dumps({"type": "struct", "fields": fields})), ("b", "{")):
+        key = "org.apache.spark.sql.parquet.row.metadata"
+        table = pa.table({"c": ["abc"], "later": [1]}).replace_schema_metadata({key: noted})
+        pq.write_table(table, source / f"{name}.parquet")
+    main.mirror_table(source, "t")
+    assert main.table("t").record.names == ("c", "later")
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        ("integer", "99999999999", "which is of type integer"),
+        ("decimal(4,1)", "12345.6", "which is of type decimal"),
+        ("bigint", "1", "not a type of partition columns"),
+        ("", "1", "not a type of partition columns"),
+        ("binary", "1", "not a type of partition columns"),
+        ("date", "soon", "which is of type date"),
+    ],
+)
+def test_types_of_partitions_are_checked(main: Branch, source: Path, kind: str, value: str, expected: str) -> None:
+    put(source, f"y={value}/a.parquet", id=[1])
+    with pytest.raises(UsageError, match=expected):
+        main.mirror_table(source, "t", partition_types={"y": kind})
+    put(source, "y=__HIVE_DEFAULT_PARTITION__/a.parquet", id=[1])
+    assert not main.table("t").exists()
+    main.mirror_table(source, "t")
+    with pytest.raises(UsageError, match="is of type string, not integer"):
+        main.mirror_table(source, "t", partition_types={"y": "integer"})
+    with pytest.raises(UsageError, match="'nothing' of the table is of type None"):
+        main.mirror_table(source, "t", partition_types={"nothing": "date"})
+
+
+def test_columns_are_an_arrow_schema(main: Branch, source: Path) -> None:
+    put(source, "a.parquet", id=[1])
+    with pytest.raises(UsageError, match="not an Arrow schema"):
+        main.mirror_table(source, "t", columns=["id"])

@@ -330,12 +330,41 @@ def state(branch: Branch) -> list[str]:
 
 def cut_again(branch: Branch, folder: Path, **options: Any) -> int:
     """How many slices a call cuts, whose commit is that of one process."""
-    workers = CutHere()
+    workers = Counting()
     bring(branch, folder, workers=workers, **{"job": "landing", **options})
     whole = branch._core.open("whole")
     bring(whole, folder)
     assert tree_of(branch) == tree_of(whole)
-    return len(workers.seen)
+    return workers.made
+
+
+class Counting(CutHere):
+    """Counts the slices that it makes anew."""
+
+    made = 0
+
+    def run(self, slices: Sequence[Slice], progress: Progress) -> Iterator[Cut]:
+        for done in super().run(slices, progress):
+            self.made += not done.is_as_before
+            yield done
+
+
+def test_slices_that_changed_at_the_source_are_made_anew(tmp_path: Path, lake: Lake) -> None:
+    main, folder = died(tmp_path, lake)
+    (folder / "000").write_bytes(b"another one, and longer")
+    (folder / "050a").write_bytes(b"new")
+    (folder / "199").unlink()  # of the slice that was not made
+    assert cut_again(main, folder) == 3
+    assert main.stat("in/000").size == 23
+
+
+def test_a_source_without_objects_is_listed_again(tmp_path: Path, lake: Lake) -> None:
+    (tmp_path / "source").mkdir()
+    main = lake.repository("nyc", create=True).branch("main")
+    with pytest.raises(NotFound, match="has no object"):
+        bring(main, tmp_path / "source", workers=CutHere(), job="landing")
+    files(tmp_path / "source", ["a"])
+    assert bring(main, tmp_path / "source", workers=CutHere(), job="landing").objects == 1
 
 
 def test_a_run_goes_on_with_one_that_died(tmp_path: Path, lake: Lake) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import strandline
 from strandline import Branch, Repository
-from strandline.errors import MergeConflict, NothingToCommit, StorageError, UsageError
+from strandline.errors import MergeConflict, NothingToCommit, ObjectMissing, StorageError, UsageError
 from strandline.spark import folding
 from strandline.tree.rows import Entry
 
@@ -60,7 +60,9 @@ def test_a_compaction_is_that_of_one_process(
     monkeypatch.setattr(folding, "PART_KEYS", 5_000)
     main = repo.branch("main")
     staged(main, range(30_000), "a")
-    done = main.compact(spark=spark, force=True)
+    told: list[str] = []
+    done = main.compact(spark=spark, force=True, progress=lambda what, *_: told.append(what))
+    assert "writing ranges" in told
     assert (done.outcome, done.entries) == ("done", 30_000)
     assert main.compact(spark=spark, force=True).entries == 0
     here = main.create_branch("here")
@@ -96,7 +98,9 @@ def test_a_merge_is_that_of_one_process(spark: SparkSession, repo: Repository, m
     main.put("t/_strandline_table.json", b"{}")
     main.commit("ours")
     here = main.create_branch("here")
-    done = main.merge(dev, "merged", spark=spark)
+    told: list[str] = []
+    done = main.merge(dev, "merged", spark=spark, progress=lambda what, *_: told.append(what))
+    assert {"looking for changes of tables", "merging ranges"} <= set(told)  # tasks did it
     assert done.tree_id == here.merge(dev, "merged").tree_id
     staged(dev, range(2_000), "d")
     dev.commit("all of the first")
@@ -131,6 +135,36 @@ def test_a_task_that_fails_changes_nothing(
     assert len(list(main.list())) == 20_000
     main.commit("many", spark=spark)
     assert len(list(repo.ref("main@").list())) == 20_000
+
+
+def test_a_progress_that_ends_the_work_is_not_sparks_failure(
+    spark: SparkSession, repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "PART_KEYS", 5_000)
+    main = repo.branch("main")
+    staged(main, range(20_000), "a")
+
+    def stop(what: str, *_: object) -> None:
+        if what == "writing ranges":
+            raise ValueError("the user pressed stop")
+
+    with pytest.raises(ValueError, match="pressed stop"):
+        main.commit("many", spark=spark, progress=stop)
+    assert len(list(main.uncommitted())) == 20_000
+
+
+def test_a_base_that_went_is_not_sparks_failure(
+    spark: SparkSession, repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "PART_KEYS", 5_000)
+    main = repo.branch("main")
+    staged(main, range(5_000), "a")
+    main.commit("some")
+    infos = list(repo._core.stores.trees.ranges(repo._core.commits.tree(main.commit_id)))
+    staged(main, range(20_000), "b")
+    repo._core.stores.trees.blobs.delete_many([info.address for info in infos])
+    with pytest.raises(ObjectMissing):
+        main.commit("many", spark=spark)
 
 
 def test_what_is_no_session_is_refused(repo: Repository) -> None:

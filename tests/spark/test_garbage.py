@@ -138,6 +138,7 @@ def test_lists_in_parts_are_deleted_in_tasks(
     spark: SparkSession, repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(garbage, "PART_KEYS", 10)
+    monkeypatch.setattr(garbage, "ONE_LIST_KEYS", 10)
     blobs, stores = repo._core.stores.trees.blobs, repo._core.stores
     spared = next(key for key in blobs.list_keys("data/") if blobs.get(key) == b"gone with its branch")
     before = set(blobs.list_keys())
@@ -173,6 +174,7 @@ def test_a_run_in_parts_that_died_is_ended_by_the_next_one(
     spark: SparkSession, repo: Repository, monkeypatch: pytest.MonkeyPatch, session: bool
 ) -> None:
     monkeypatch.setattr(garbage, "PART_KEYS", 10)
+    monkeypatch.setattr(garbage, "ONE_LIST_KEYS", 10)
     plan = repo.gc.plan(grace_days=0)
 
     def dies(*_: object) -> list[ListPart]:
@@ -195,6 +197,7 @@ def test_a_run_in_parts_that_died_is_ended_by_the_next_one(
 
 def test_an_older_format_gets_one_list(spark: SparkSession, repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "PART_KEYS", 10)
+    monkeypatch.setattr(garbage, "ONE_LIST_KEYS", 10)
     monkeypatch.setattr(repo._core, "max_format", 8)
     repo.gc.run(grace_days=0, spark=spark)
     assert promises.condemned(repo._core.stores) == []

@@ -5,15 +5,19 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import strandline
 from strandline import Branch, Repository
-from strandline.errors import TableNotFound, UsageError
+from strandline.errors import ObjectMissing, TableNotFound, UsageError
 from strandline.spark import changes, row_diff
+from tests.conftest import SPARK
 
 pytestmark = [pytest.mark.spark]
 
@@ -137,6 +141,52 @@ def test_changes_as_one_row_for_each_key(spark: SparkSession, repo: Repository) 
     assert changes(spark, repo, main, "t", since=last, key=["id"]).count() == 0
     with pytest.raises(UsageError, match="not a column"):
         changes(spark, repo, main, "t", key=["nothing"])
+
+
+def test_changes_that_were_forgotten_one_by_one(spark: SparkSession, repo: Repository) -> None:
+    """What all readers of the feed have passed is told at one time: what came and went before counts as nothing."""
+    main = repo.branch("main")
+    main.feed.record()
+    write(spark, main, [(1, 1, "old"), (2, 0, "gone")], partition_by=["m"])
+    write(spark, main, [(1, 1, "new")], mode="overwrite_partitions")
+    second = main.commit_id
+    write(spark, main, [(3, 0, "other")], mode="overwrite_partitions")
+    main.feed.record()
+    shard = main.feed.shard
+    reader = shard.durable_reader("downstream")
+    reader.downgrade_since(shard.state.upper - 1)
+    assert shard.state.since == shard.state.upper - 1
+    found = {row["id"]: (row["x"], row["_change"], row["_commit"]) for row in
+             changes(spark, repo, main, "t", key=["id"]).collect()}  # fmt: skip
+    assert found == {1: ("new", "upsert", second), 3: ("other", "upsert", main.commit_id)}
+
+
+def test_columns_that_the_result_has_are_refused(spark: SparkSession, repo: Repository) -> None:
+    main = repo.branch("main")
+    frame = spark.createDataFrame([(1, 2, 3)], "id long, _diff long, _commit long")
+    main.table("t").write(frame, message="rows")
+    with pytest.raises(UsageError, match="column '_diff'"):
+        row_diff(spark, main, main, "t")
+    with pytest.raises(UsageError, match="has a column '_diff'"):
+        changes(spark, repo, main, "t", key=["id"])
+    with pytest.raises(UsageError, match="named twice"):
+        row_diff(spark, main, main, "t", key=["id", "id"])
+
+
+def test_files_elsewhere_that_were_written_over_differ(spark: SparkSession, repo: Repository, tmp_path: Path) -> None:
+    if SPARK == "s3":
+        pytest.skip("the lake is elsewhere")
+    (tmp_path / "rides").mkdir()
+    pq.write_table(pa.table({"id": [3]}), tmp_path / "rides" / "a.parquet")
+    main = repo.branch("main")
+    main.mirror_table(tmp_path / "rides", "t")
+    before = repo.ref(main.commit_id)
+    pq.write_table(pa.table({"id": [7, 8]}), tmp_path / "rides" / "a.parquet")
+    main.mirror_table(tmp_path / "rides", "t")
+    # the old bytes are gone, and read as those that are there; but the files are not taken for the same
+    assert {row["id"] for row in row_diff(spark, before, main, "t", key=["id"]).collect()} <= {7, 8}
+    with pytest.raises(ObjectMissing, match="changed since it was imported"):
+        before.read("t/a.parquet")
 
 
 def test_many_changes_add_up_to_the_table(spark: SparkSession, repo: Repository) -> None:

@@ -14,6 +14,9 @@ from strandline import Branch, UpkeepRule
 from strandline.clock import SystemClock
 from strandline.core.retention import DAY_US
 from strandline.errors import UsageError
+from strandline.results.rows import ObjectInfo
+from strandline.tables.rewriting import Rewriting, chosen_groups
+from strandline.tables.scan import TableFile
 
 
 @pytest.fixture
@@ -52,8 +55,24 @@ def test_few_and_large_files_are_left(main: Branch) -> None:
     write(main, "t", 7, partition_by=["m"])  # four files in one partition, three in the other
     assert main.keep_up([UpkeepRule(min_files=4)])[0].before == 4
     assert sorted(file.partition["m"] for file in main.table("t").files()) == ["0", "1", "1", "1"]  # type: ignore[type-var]
-    size = main.table("t").files()[1].info.size
-    assert main.keep_up([UpkeepRule(min_files=2, target_file_bytes=size)])[0].before == 0
+
+
+def sized(*sizes: int) -> list[TableFile]:
+    return [
+        TableFile(ObjectInfo(f"t/{n}.parquet", f"data/{n}", size, "", 0), f"{n}.parquet", {})
+        for n, size in enumerate(sizes)
+    ]
+
+
+def test_files_are_counted_by_partition_and_grouped_by_size() -> None:
+    def taken(*sizes: int) -> list[int]:
+        how = Rewriting(128, min_files=8, only_small=True)
+        return [len(group) for group in chosen_groups(sized(*sizes), how)]
+
+    assert taken(*[40] * 12) == [3, 3, 3, 3]  # enough of them, though few make a file
+    assert taken(*[40] * 7) == []
+    assert taken(*[40] * 7, *[96] * 20) == []  # those with three quarters of it are left
+    assert taken(*[1] * 8, 96) == [8]
 
 
 def test_young_files_are_left(main: Branch, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,11 +99,12 @@ def test_what_is_not_ours_to_keep_is_left(main: Branch, tmp_path: Path) -> None:
     main.mirror_table(source, "mirror")
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / "a.csv").write_text("k\n1\n")
-    main.mirror_table(tmp_path / "text", "text", columns=pa.schema([("k", pa.int64())]))
+    main.mirror_table(tmp_path / "text", "text", columns=pa.schema([("k", pa.int64())]), options={"header": True})
     write(main, "u", 2)
     done = {one.path: one for one in main.keep_up([UpkeepRule(min_files=2)])}
-    assert "somebody else's" in done["mirror"].problem
-    assert "csv are not written anew" in done["text"].problem
+    assert "somebody else's" in done["mirror"].left
+    assert "csv are not written anew" in done["text"].left
+    assert [one.problem for one in done.values()] == ["", "", ""]
     assert (done["u"].after, done["u"].problem) == (1, "")
     assert main.mirror_table(source, "mirror").commit is None
 
@@ -104,6 +124,9 @@ def test_one_table_that_fails_does_not_stop_the_others(main: Branch) -> None:
     "rule",
     [
         UpkeepRule(target_file_bytes=0),
+        UpkeepRule(target_file_bytes="128"),  # type: ignore[arg-type]
+        UpkeepRule(sort_by="id"),  # type: ignore[arg-type]
+        UpkeepRule(sort_by=("a",), z_order_by=("b",)),
         UpkeepRule(min_files=1),
         UpkeepRule(min_age_days=-1),
         UpkeepRule(min_age_days=float("nan")),
@@ -113,6 +136,6 @@ def test_one_table_that_fails_does_not_stop_the_others(main: Branch) -> None:
 def test_a_rule_that_cannot_be_followed_is_refused(main: Branch, rule: UpkeepRule) -> None:
     write(main, "t", 2)
     head = main.commit_id
-    with pytest.raises(UsageError, match=r"cannot be followed|is not a rule"):
+    with pytest.raises(UsageError, match=r"cannot be followed|is not a rule|one order"):
         main.keep_up([rule])
     assert main.commit_id == head

@@ -67,9 +67,12 @@ def load(
 
 
 def claim(
-    record: RepositoryRecord, kv: Store, make_stores: MakeStores, lake: str, *, take_over: bool = False
+    record: RepositoryRecord, kv: Store, make_stores: MakeStores, lake: str, *, take_over: bool = False, run: str = ""
 ) -> Stores:
     """Take a name and a namespace for a repository that is to be brought into a lake; returns its stores.
+
+    Args:
+        run: of a copy; a later run takes over from one that died.
 
     Raises:
         AlreadyExists: its name is taken, or the repository itself is still in this lake.
@@ -85,7 +88,7 @@ def claim(
     if held is not None and held.state != "deleted":
         raise AlreadyExists(f"There is a repository {record.name!r} already.", next=_another_name(record.name))
     stores = make_stores(record)
-    _claim(stores, record)
+    _claim(stores, record, run)
     blobs = stores.trees.blobs
     if isinstance(blobs, FallbackBlobs):  # first: from now on nobody deletes there what is needed here
         namespace.leave_reader(blobs.behind, lake, record.id, stores.clock.now_us())
@@ -93,14 +96,30 @@ def claim(
     return stores
 
 
-def bring(place: BlobStore, saved: SavedRepository, record: RepositoryRecord, kv: Store, stores: Stores) -> None:
-    """Write the records of a repository whose files are there: commits, then refs, then its name."""
+def bring(
+    place: BlobStore, saved: SavedRepository, record: RepositoryRecord, kv: Store, stores: Stores, run: str = ""
+) -> None:
+    """Write the records of a repository whose files are there: commits, then refs, then its name.
+
+    Args:
+        run: of a copy: refs that one before it wrote, which died, are written over, for nobody knows its name yet.
+
+    Raises:
+        Conflict: another run has begun, or somebody else has taken the name.
+    """
     for page in load_pages(place, lambda number: records_key(record.id, saved.run, number), saved.record_pages):
-        kv.set_many(stores.records, page)
+        stores.kv.set_many(stores.records, page)
     counts = {branch.name: branch.staged for branch in saved.branches}
-    for key, value in load_pairs(place, refs_key(record.id, saved.run)):
+    pairs = dict(load_pairs(place, refs_key(record.id, saved.run)))
+    if run:
+        stale = [key for key, _ in stores.kv.scan(stores.refs) if key not in pairs]
+        _refuse_overtaken(stores, record, run)
+        stores.kv.delete_many(stores.refs, stale)
+    for key, value in pairs.items():
         found = decode(RefRecord, value, f"ref {key.decode()!r}")
-        _ref(place, saved, stores, key, found, counts)
+        _ref(place, saved, stores, key, found, counts, run)
+    if run:
+        _refuse_overtaken(stores, record, run)
     raw, held = read_record(kv, record.name)
     try:
         if held is not None and held.state != "deleted":
@@ -110,6 +129,18 @@ def bring(place: BlobStore, saved: SavedRepository, record: RepositoryRecord, kv
         raise Conflict(
             f"Somebody else made a repository {record.name!r} during the restore.", next=_another_name(record.name)
         ) from None
+
+
+def is_to_be_finished(record: RepositoryRecord, kv: Store, stores: Stores) -> bool:
+    """Whether a copy has its name, and died before all in it was."""
+    _, held = read_record(kv, record.name)
+    is_there = held is not None and held.id == record.id and held.state != "deleted"
+    return is_there and RUN in (stores.kv.get(stores.records, CLAIM) or b"")
+
+
+def finish(record: RepositoryRecord, stores: Stores) -> None:
+    """Note that a copy is whole."""
+    stores.kv.set(stores.records, CLAIM, record.name.encode())
 
 
 def _another_name(name: str) -> Advice:
@@ -160,9 +191,26 @@ IDS_SKIPPED = 1 << 20
 """Transactions may have been begun after the backup was made; their ids are not given again over the same files."""
 
 
-def _claim(stores: Stores, record: RepositoryRecord) -> None:
+RUN = b"\0"
+"""Lies between the name and the run of a copy."""
+
+
+def _refuse_overtaken(stores: Stores, record: RepositoryRecord, run: str) -> None:
+    if stores.kv.get(stores.records, CLAIM) != record.name.encode() + RUN + run.encode():
+        raise Conflict(
+            f"Another copy of this repository has begun, and goes on instead of this one, {record.name!r}.",
+            next="Wait for it.",
+        )
+
+
+def _claim(stores: Stores, record: RepositoryRecord, run: str) -> None:
     """Take this repository's id in this lake for one name, so that it never has two."""
     mine = record.name.encode()
+    if run:
+        held = stores.kv.get(stores.records, CLAIM)
+        if held is None or RUN in held:
+            stores.kv.set(stores.records, CLAIM, mine + RUN + run.encode())
+            return
     try:
         stores.kv.set_if(stores.records, CLAIM, mine, ABSENT)
     except PredicateFailed:
@@ -175,12 +223,24 @@ def _claim(stores: Stores, record: RepositoryRecord) -> None:
 
 
 def _ref(
-    place: BlobStore, saved: SavedRepository, stores: Stores, key: bytes, record: RefRecord, counts: Mapping[str, int]
+    place: BlobStore,
+    saved: SavedRepository,
+    stores: Stores,
+    key: bytes,
+    record: RefRecord,
+    counts: Mapping[str, int],
+    run: str,
 ) -> None:
-    """Write a ref, unless an earlier call has: what is there already may be in use, and is never written over."""
+    """Write a ref, unless an earlier call has: what is there already may be in use, and is never written over.
+
+    Of a copy it is: its name is written last, and a run that another one overtook does not come so far. The ref is read
+    before it is asked whether that has happened, and swapped.
+    """
     raw = stores.kv.get(stores.refs, key)
     held = None if raw is None else decode(RefRecord, raw, f"ref {key.decode()!r}")
-    if held is not None and not isinstance(held, Deleted):
+    if run:
+        _refuse_overtaken(stores, saved.record, run)
+    elif held is not None and not isinstance(held, Deleted):
         return
     if isinstance(record, BranchRecord):
         record = _branch(place, saved, stores, record, counts[key.decode()])

@@ -11,13 +11,15 @@ import typer
 
 from strandline.cli.output import counted
 from strandline.cli.session import JsonOption, LakeOption, MessageOption, Session, complete_place, session
-from strandline.errors import UsageError
+from strandline.errors import StorageError, UsageError
+from strandline.places import column_and_type
 from strandline.tables.table import Table
 from strandline.tables.upkeep_rule import UpkeepRule
 
 if TYPE_CHECKING:
     from strandline.tables.formats import FileFormat
 
+SHOWN = 10
 app = typer.Typer(no_args_is_help=True, help="Tables: path prefixes with a table record.")
 PlaceArgument = Annotated[str, typer.Argument(help="repository/ref/path of the table", autocompletion=complete_place)]
 WhereOption = Annotated[str | None, typer.Option(help="A condition on its columns, as SQL.")]
@@ -251,7 +253,14 @@ def keep_up(
         with s.out.progress("keeping tables up") as step:
             done = s.branch(branch).keep_up([rule], dry_run=dry_run, progress=step)
         rows = (msgspec.structs.asdict(one) for one in done)
-        s.out.rows(rows, ("path", "before", "after", "problem"))
+        s.out.rows(rows, ("path", "before", "after", "problem", "left"))
+        failed = [one.path for one in done if one.problem]
+        if failed:
+            raise StorageError(
+                f"{counted(len(failed), 'table')} could not be kept up: {', '.join(failed[:SHOWN])}.",
+                safe="The others were.",
+                next="See the column `problem`.",
+            )
 
 
 @app.command()
@@ -267,7 +276,7 @@ def mirror(
     """Commit a table whose files somebody else writes; again, what has changed there. No bytes are copied."""
     with session(lake, as_json) as s:
         branch, path = s.branch_place(place)
-        types = dict(_pair(text) for text in _names(partition_types))
+        types = dict(column_and_type(text) for text in _names(partition_types))
         with s.out.progress("mirroring") as step:
             done = branch.mirror_table(
                 source,
@@ -282,13 +291,6 @@ def mirror(
         s.out.say(
             f"{told}: {id[:12]}" if id else f"{told}; nothing has changed.", {"objects": done.objects, "commit": id}
         )
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, kind = text.partition("=")
-    if not (name and equals and kind):
-        raise UsageError(f"{text!r} is not a column and its type.", next="Write for example year=integer,day=date.")
-    return name, kind
 
 
 def _names(text: str) -> list[str]:

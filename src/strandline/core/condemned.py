@@ -47,9 +47,32 @@ def encode_keys(keys: pa.StringArray, sizes: pa.Int64Array | None = None) -> byt
     return out.getvalue()
 
 
-def decode_keys(body: bytes) -> pa.StringArray:
-    keys: pa.StringArray = pq.read_table(pa.BufferReader(body), columns=["key"]).column("key").combine_chunks()
+def decode_keys(body: bytes, name: str) -> pa.StringArray:
+    """The keys of a file.
+
+    Raises:
+        Corrupted: the bytes are no such file.
+    """
+    keys: pa.StringArray = _table(body, name).column("key").combine_chunks()
     return keys
+
+
+def _table(body: bytes, name: str) -> pa.Table:
+    try:
+        found = pq.read_table(pa.BufferReader(body))
+    except (pa.ArrowException, OSError) as error:
+        raise _broken(name, error) from error
+    if "key" not in found.column_names:
+        raise _broken(name, "it has no keys")
+    return found
+
+
+def _broken(name: str, why: object) -> Corrupted:
+    return Corrupted(
+        f"{name} is not a list of what a collection deletes: {why}.",
+        safe="Nothing was deleted.",
+        next="Delete the file: the next collection finds anew what nothing refers to.",
+    )
 
 
 def encode_parts(parts: Sequence[ListPart]) -> bytes:
@@ -65,7 +88,7 @@ def decode_parts(body: bytes, name: str) -> list[ListPart]:
     try:
         return msgspec.json.decode(body, type=list[ListPart])
     except msgspec.MsgspecError as error:
-        raise Corrupted(f"{name} is not a list of what a collection deletes: {error}.") from error
+        raise _broken(name, error) from error
 
 
 def write_part(blobs: BlobStore, folder: str, keys: pa.StringArray, sizes: pa.Int64Array) -> ListPart:
@@ -77,7 +100,7 @@ def write_part(blobs: BlobStore, folder: str, keys: pa.StringArray, sizes: pa.In
 
 def without(blobs: BlobStore, folder: str, part: ListPart, spared: pa.StringArray) -> ListPart | None:
     """Write what a part lists anew, without some sorted keys; None if nothing is left of it."""
-    listed = pq.read_table(pa.BufferReader(blobs.get(part.file)))
+    listed = _table(blobs.get(part.file), part.file)
     _, is_spared = search(spared, listed.column("key").combine_chunks())
     if not is_spared.any():
         return part

@@ -39,6 +39,8 @@ RUN_IS_DEAD_S = 600
 SERVED = b"lake", b"served"
 """Partition and key of a record that a server leaves: it gives out addresses that are written to a day later."""
 SERVED_GRACE_DAYS = 25 / 24
+FEW_ADDRESSES = 100
+"""For so many it is asked whether they are there, rather than reading what has been deleted."""
 PARTS_FORMAT = 9
 """The format of records of collections whose lists are in parts."""
 PIN_DAYS = 7.0
@@ -164,16 +166,19 @@ def refuse_condemned(stores: Stores, addresses: Sequence[str]) -> None:
     """
     wanted = pa.array(addresses, pa.string())
     for record in condemned(stores):
+        if record.is_over and len(addresses) <= FEW_ADDRESSES:  # all that it lists is gone
+            _refuse_missing(stores, addresses)
+            continue
         try:
-            keys = condemned_among(stores, record, wanted)
+            found = [search(keys, wanted)[1] for keys in condemned_among(stores, record, wanted)]
         except BlobNotFound:
             # the run has ended since it was listed, and may have read the links before these were announced: what it
             # deleted is told by what is there
             _refuse_missing(stores, addresses)
             continue
-        _, found = search(keys, wanted)
-        if found.any():
-            raise _collected(addresses[int(found.argmax())])
+        for one in found:
+            if one.any():
+                raise _collected(addresses[int(one.argmax())])
 
 
 def _refuse_missing(stores: Stores, addresses: Sequence[str]) -> None:
@@ -220,19 +225,14 @@ def condemned_parts(stores: Stores, record: Condemned) -> list[ListPart]:
 
 def condemned_keys(stores: Stores, record: Condemned) -> pa.StringArray:
     """All keys of a run that lists them in one file."""
-    return decode_keys(stores.trees.blobs.get(record.file))
+    return decode_keys(stores.trees.blobs.get(record.file), record.file)
 
 
-def condemned_among(stores: Stores, record: Condemned, wanted: pa.StringArray) -> pa.StringArray:
-    """The condemned keys of the files that may list some of these; all of a run that has one file."""
-    if not record.in_parts:
-        return condemned_keys(stores, record)
-    found = [
-        decode_keys(stores.trees.blobs.get(part.file))
-        for part in condemned_parts(stores, record)
-        if part.may_have(wanted)
-    ]
-    return pa.concat_arrays([pa.array([], pa.string()), *found])
+def condemned_among(stores: Stores, record: Condemned, wanted: pa.StringArray) -> Iterator[pa.StringArray]:
+    """The condemned keys, file by file, of those that may list some of these; of a run that has one file, its keys."""
+    for part in condemned_parts(stores, record):
+        if not record.in_parts or part.may_have(wanted):
+            yield decode_keys(stores.trees.blobs.get(part.file), part.file)
 
 
 def write_condemned(stores: Stores, record: Condemned, keys: pa.StringArray) -> bytes:
@@ -306,9 +306,9 @@ def decide(
 
 def _decided(stores: Stores, record: Condemned, settle: Callable[[Stores, Condemned], list[ListPart]]) -> Condemned:
     """The record with a list of what goes, which is written."""
+    parts = settle(stores, record) if record.in_parts else []
     final = replace(record, final=new_id(), at=stores.clock.now_us(), done=0)
     if record.in_parts:
-        parts = settle(stores, record)
         stores.trees.blobs.put(final.file, encode_parts(parts), "create")
         return replace(final, count=sum(part.count for part in parts), bytes=sum(part.bytes for part in parts))
     keys = condemned_keys(stores, record)

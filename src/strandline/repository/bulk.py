@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from strandline.engines import engine
 from strandline.errors import UsageError
 from strandline.ids import check_path
@@ -22,7 +24,6 @@ from strandline.tables.record import OptionValue
 from strandline.tables.upkeep_rule import TableUpkeep, UpkeepRule
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
 
@@ -94,7 +95,6 @@ class BulkChanges(StagedWrites):
         committer: str | None = None,
         progress: Progress = no_progress,
         spark: SparkSession | None = None,
-        job: str | None = None,
     ) -> ImportResult:
         """Commit a table whose files somebody else writes, in a plain folder or one for each value (`month=1/`).
 
@@ -105,12 +105,12 @@ class BulkChanges(StagedWrites):
         Args:
             source: the folder of one table, or a URL such as s3://bucket/tables/rides.
             path: of the table. If it is there already, it has to be a mirror, without files of its own.
-            file_format: of its files; by default that of the first one by its name.
-            columns: of its files; needed where they are not in footers, as in those of Parquet files.
+            file_format: of its files; by default as the name of the first one that is listed says.
+            columns: of its files; needed where footers do not have them, as those of Parquet do. They are added to
+                those that the table has.
             partition_types: of the columns that folders name, as Spark calls them; by default they are strings.
-            options: of the format, as Spark names them.
+            options: of the format, as Spark names them; of csv, `header` at least.
             spark: a session whose executors list the source in slices, and read the footers there.
-            job: names what is done, as for `import_objects`.
 
         Returns:
             How many objects were found, and the commit; None if nothing has changed.
@@ -124,6 +124,8 @@ class BulkChanges(StagedWrites):
             UncommittedChanges: staged changes lie at the table.
         """
         check_path(path)
+        if columns is not None and not isinstance(columns, pa.Schema):
+            raise UsageError(f"columns is not an Arrow schema, but {type(columns).__name__}.", next="Give a pa.Schema.")
         found = ImportSource(str(source), path)
         mirrored = MirroredTable(
             self._core,
@@ -137,7 +139,7 @@ class BulkChanges(StagedWrites):
         text = message if message is not None else f"Mirror {found.shown} as {path}"
         draft = make_draft(self._core, text, metadata, committer, None)
         workers = None if spark is None else engine("spark").import_workers(spark)
-        return mirror_table(self._core, self._at, found, mirrored, draft, progress, workers, job)
+        return mirror_table(self._core, self._at, found, mirrored, draft, progress, workers)
 
     @logged("keep tables up")
     def keep_up(

@@ -19,7 +19,7 @@ from strandline.results.rows import ObjectInfo
 from strandline.shards.rows.codec import DIFF, TIME
 from strandline.shards.rows.updates import update_schema
 from strandline.spark.read import FILE, metadata_path, quoted, scan_files, scan_in_parts
-from strandline.spark.row_diff import CHANGE, check_key
+from strandline.spark.row_diff import CHANGE, check_key, refuse_taken
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile, data_files
 from strandline.tables.table import Table
@@ -109,11 +109,12 @@ def consolidated(spark: SparkSession, table: Table, told: pa.Table, key: Sequenc
     In a stream: `consolidated(spark, table, batch.toArrow(), ["id"])`, in `foreachBatch`.
 
     Raises:
-        UsageError: a column of the key is none of the table's, or is compared by nobody.
+        UsageError: a column of the key is none of the table's, or of a type that names no row.
     """
     records = _Records(table)
     newest = records.newest(told)
     names = check_key(newest, key)
+    refuse_taken(newest, (DIFF, CHANGE, COMMIT, TIME, FILE))
     events: dict[tuple[int, tuple[object, ...]], list[tuple[int, int, str]]] = {}
     known: list[TableRecord] = [newest]
     columns = [told.column(name).to_pylist() for name in (*OBJECT, "change", "commit", TIME)]
@@ -130,10 +131,12 @@ def consolidated(spark: SparkSession, table: Table, told: pa.Table, key: Sequenc
         for some, frame in scan_in_parts(spark, table, record, files, with_file=True) if files else ():
             frames.append(frame.join(F.broadcast(_events(spark, table, some, held)), FILE).drop(FILE))
     every = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-    shown = [name for name in every.columns if name != DIFF]
-    net = every.groupBy(*map(quoted, shown)).agg(F.sum(DIFF).alias(DIFF)).where(F.col(DIFF) != 0)
+    # without the commits: what was known before `since` is told at one time, and may have come and gone in between
+    shown = [name for name in every.columns if name not in (DIFF, COMMIT)]
+    newest_of = F.max_by(COMMIT, DIFF).alias(COMMIT)
+    net = every.groupBy(*map(quoted, shown)).agg(F.sum(DIFF).alias(DIFF), newest_of).where(F.col(DIFF) != 0)
     last = Window.partitionBy(*map(quoted, names)).orderBy(F.desc(TIME), F.desc(DIFF))
-    newest_only = net.withColumn("_rank", F.row_number().over(last)).where("_rank = 1")
+    newest_only = net.withColumn("__sl_rank", F.row_number().over(last)).where("__sl_rank = 1")
     is_there = F.col(DIFF) > 0
     rows = [quoted(name) if name in names else F.when(is_there, quoted(name)).alias(name) for name in newest.names]
     kind = F.when(is_there, "upsert").otherwise("delete").alias(CHANGE)

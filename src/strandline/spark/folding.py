@@ -8,8 +8,10 @@ the tasks' own trees have besides, a metarange and some nodes each, is garbage a
 from __future__ import annotations
 
 import io
+import pickle
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from logging import getLogger
 
 import msgspec
@@ -24,12 +26,20 @@ from strandline.branch.staged import SCAN_PAGE_KEYS, staged_window
 from strandline.branch.stores import Stores
 from strandline.core.physical import staged_part_key
 from strandline.core.repository_core import RepositoryCore
-from strandline.errors import StorageError
+from strandline.errors import ObjectMissing, StorageError, StoreUnavailable
 from strandline.ids import BranchId, StagingToken
 from strandline.progress import Progress
 from strandline.repository.commits.settling import TreeWorkers
 from strandline.repository.commits.settling import WorkersHere as TreeWorkersHere
-from strandline.spark.session import check_session, described, parallelism, reason_of, refuse_two_stores, watched
+from strandline.spark.session import (
+    check_session,
+    described,
+    is_of_spark,
+    parallelism,
+    reason_of,
+    refuse_two_stores,
+    watched,
+)
 from strandline.spark.versions import refuse_other_version, refuse_other_versions
 from strandline.tables import merging as tables
 from strandline.tree.apply import apply
@@ -43,7 +53,7 @@ from strandline.tree.store import EMPTY, Tree, TreeRef, TreeStore
 logger = getLogger(__name__)
 CACHE_MAX_BYTES = 64 << 20
 COPYING = "copying what is staged"
-PART_KEYS = 100_000
+PART_KEYS = 20_000
 """Staged entries that one task lays over a tree: some seconds of work."""
 FEW_STRETCHES = 64
 """So many stretches of ranges in which trees differ are merged by this process."""
@@ -99,6 +109,7 @@ def folder(spark: SparkSession, core: RepositoryCore, branch_id: BranchId, progr
     """
     check_session(spark)
     refuse_two_stores(core)
+    core.resolver.namespace.spark_url("_strandline")  # refuses a lake in memory
 
     def fold(stores: Stores, base: Tree, tokens: Sequence[StagingToken]) -> Folded:
         parts: list[_Part] = []
@@ -106,6 +117,8 @@ def folder(spark: SparkSession, core: RepositoryCore, branch_id: BranchId, progr
         started = time.monotonic()
         try:
             for keys, values in _pages(stores, tokens):
+                if not entries and len(keys) < PART_KEYS:  # it is all that there is
+                    break
                 parts.append(_copied(stores, branch_id, keys, values))
                 entries += len(keys)
                 progress(COPYING, entries, None)
@@ -118,7 +131,8 @@ def folder(spark: SparkSession, core: RepositoryCore, branch_id: BranchId, progr
             made = _done(spark, job, reaching, _lays, progress, "writing ranges")
             return Folded(_joined(stores.trees, reaching, made), entries)
         finally:
-            stores.trees.blobs.delete_many([part.file for part in parts])
+            with suppress(StoreUnavailable):  # the collector takes what is left
+                stores.trees.blobs.delete_many([part.file for part in parts])
 
     return fold
 
@@ -178,6 +192,7 @@ def tree_workers(spark: SparkSession, core: RepositoryCore, progress: Progress) 
     """
     check_session(spark)
     refuse_two_stores(core)
+    core.resolver.namespace.spark_url("_strandline")  # refuses a lake in memory
     return _MergesOnSpark(spark, core.stores.trees, progress)
 
 
@@ -185,6 +200,7 @@ class _MergesOnSpark:
     def __init__(self, spark: SparkSession, trees: TreeStore, progress: Progress) -> None:
         self._spark, self._trees, self._progress = spark, trees, progress
         self._here = TreeWorkersHere(trees)
+        self._merged: dict[tuple[object, ...], Merged] = {}
 
     def special(self, base: Tree, side: Tree) -> Iterable[Difference]:
         parts = _cut([*stretches(self._trees, base, side)], parallelism(self._spark))
@@ -201,6 +217,13 @@ class _MergesOnSpark:
             yield from diff_of(self._trees, base, side, tables.special, part.start, part.end)
 
     def merge(self, base: Tree, source: Tree, dest: Tree, strategies: Strategies) -> Merged:
+        """Once for the same trees: the layers of a branch may move without its head."""
+        key = base.ref, source.ref, dest.ref, tuple(sorted(strategies.items(), key=lambda item: item[0]))
+        if key not in self._merged:
+            self._merged[key] = self._merge(base, source, dest, strategies)
+        return self._merged[key]
+
+    def _merge(self, base: Tree, source: Tree, dest: Tree, strategies: Strategies) -> Merged:
         parts = _cut([*stretches(self._trees, base, source)], parallelism(self._spark))
         if len(parts) < 2:
             return self._here.merge(base, source, dest, strategies)
@@ -258,16 +281,24 @@ def _done(
     frame = spark.createDataFrame(rows).repartitionByRange(len(parts), "at")
     try:
         with described(spark, f"strandline: {what}"):
-            tasks = frame.mapInArrow(_working(msgspec.msgpack.encode(job), work), "at LONG, made BINARY")
+            tasks = frame.mapInArrow(_working(msgspec.msgpack.encode(job), work), "at LONG, made BINARY, gone BINARY")
             found = watched(spark, tasks.toArrow, progress, what).to_pylist()
     except Exception as error:
+        if not is_of_spark(error):
+            raise
         raise StorageError(
             f"Spark failed at {what}: {reason_of(error)}.",
             safe="The branch is as it was, and everything that was staged still is.",
             next="Look at Spark's logs, then repeat the call.",
         ) from error
+    for row in found:
+        if row["gone"]:
+            raise pickle.loads(row["gone"])
     in_order = sorted(found, key=lambda row: int(row["at"]))
     return [msgspec.msgpack.decode(row["made"], type=_Made) for row in in_order]
+
+
+_ANSWER = pa.schema([("at", pa.int64()), ("made", pa.binary()), ("gone", pa.binary())])
 
 
 def _working(told: bytes, work: Work) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
@@ -277,8 +308,12 @@ def _working(told: bytes, work: Work) -> Callable[[Batches], Iterator[pa.RecordB
         trees = TreeStore(open_store(job.url), CACHE_MAX_BYTES, has_levels=job.has_levels)
         for batch in batches:
             for row in batch.to_pylist():
-                made = work(job, msgspec.msgpack.decode(row["part"], type=_Part), trees)
-                told_of = {"at": [row["at"]], "made": [msgspec.msgpack.encode(made)]}
-                yield pa.RecordBatch.from_pydict(told_of, pa.schema([("at", pa.int64()), ("made", pa.binary())]))
+                made, gone = None, None
+                try:
+                    done = work(job, msgspec.msgpack.decode(row["part"], type=_Part), trees)
+                    made = msgspec.msgpack.encode(done)
+                except ObjectMissing as error:  # the layers of the branch may have moved
+                    gone = pickle.dumps(error)
+                yield pa.RecordBatch.from_pydict({"at": [row["at"]], "made": [made], "gone": [gone]}, _ANSWER)
 
     return run

@@ -30,7 +30,7 @@ from strandline.core.physical import ICEBERG_ROOT, TRANSACTIONS_FOLDER
 from strandline.core.promises import GC_FOLDER, PARTS_FORMAT, Condemned
 from strandline.core.repository_core import RepositoryCore
 from strandline.core.shapes import are_own
-from strandline.errors import Corrupted, StorageError, StrandlineError
+from strandline.errors import Corrupted, StorageError, StoreUnavailable, StrandlineError
 from strandline.ids import new_id
 from strandline.progress import Progress, no_progress
 from strandline.repository.upkeep.files import SHARDS
@@ -54,14 +54,17 @@ from strandline.repository.upkeep.judging import (
     listed_in,
 )
 from strandline.spark.metadata import range_rows
-from strandline.spark.session import check_session, described, parallelism, reason_of, watched
+from strandline.spark.session import check_session, described, is_of_spark, parallelism, reason_of, watched
 from strandline.spark.versions import refuse_other_versions
 from strandline.tree.range_file import RangeInfo
 
 TASKS_PER_CORE = 4
-PART_KEYS = 100_000
-"""Of a list of what goes. If no more go in all, one list has them, which every version reads."""
+PART_KEYS = 10_000
+"""Of a list of what goes: a part that is not gone by the end of a round is begun again."""
+ONE_LIST_KEYS = 100_000
+"""If no more go in all, one list has them, which every version reads."""
 MARKED_ROWS = 1_000_000
+NAMED_AT_ONCE = 10_000
 WALKED = ("metadata", "list", "manifest")
 """What is read of Iceberg's files, each kind naming the next ones."""
 NAMED = ("kind", "key", "source")
@@ -108,18 +111,19 @@ class _SurveyorOnSpark:
         parts = promises.condemned_parts(stores, record)
         linked = _write_links(stores, record)
         try:
-            with _ending(stores, record.run), described(self._spark, "strandline: take linked files out of the lists"):
+            with _ending(), described(self._spark, "strandline: take linked files out of the lists"):
                 rows = self._over(parts).mapInArrow(_settles(blobs.url, record.folder, linked), _LISTS_SCHEMA)
                 return sorted(_parts_of(rows), key=lambda part: part.first)
         finally:
-            blobs.delete_many([linked])
+            with suppress(StoreUnavailable):
+                blobs.delete_many([linked])
 
     def delete(self, core: RepositoryCore, round: Round, parts: Sequence[ListPart]) -> list[ListPart]:
         """In tasks; in this process if Spark is set to run tasks twice at once, for which deletions are nothing."""
         if str(self._spark.conf.get("spark.speculation", "false")).lower() == "true":
             return SurveyorHere().delete(core, round, parts)
         url = core.stores.trees.blobs.own.url
-        with _ending(core.stores, round.run), described(self._spark, f"strandline: delete garbage of {core.name}"):
+        with _ending(), described(self._spark, f"strandline: delete garbage of {core.name}"):
             rows = self._over(parts).mapInArrow(_deletes(url, round), _LISTS_SCHEMA)
             return watched(self._spark, lambda: _parts_of(rows), self._progress, "deleting")
 
@@ -131,19 +135,17 @@ class _SurveyorOnSpark:
 
 
 @contextmanager
-def _ending(stores: Stores, run: str) -> Iterator[None]:
+def _ending() -> Iterator[None]:
     """Say what went wrong with the lists of a run on Spark.
 
     Raises:
-        BlobNotFound: another process has brought the run to an end meanwhile.
         StorageError: Spark failed.
     """
     try:
         yield
     except Exception as error:
-        found = promises.find_condemned(stores, run)
-        if found is None:
-            raise BlobNotFound(run) from error
+        if not is_of_spark(error):
+            raise
         raise StorageError(
             f"Spark could not work through the lists of what goes: {reason_of(error)}.",
             safe="Nothing refers to what was deleted.",
@@ -151,8 +153,19 @@ def _ending(stores: Stores, run: str) -> Iterator[None]:
         ) from error
 
 
+GONE = "gone"
+"""What a task says of a list that is not there: another process has brought the run to an end."""
+
+
 def _parts_of(rows: DataFrame) -> list[ListPart]:
+    """What tasks tell.
+
+    Raises:
+        BlobNotFound: a list is gone.
+    """
     texts = rows.toArrow().column(0).to_pylist()
+    if GONE in texts:
+        raise BlobNotFound("a list of what goes")
     return [msgspec.json.decode(text, type=ListPart) for text in texts]
 
 
@@ -235,7 +248,9 @@ class _SurveyOnSpark:
     def mark_iceberg(self) -> None:
         """Metadata, manifest lists and manifests are read in Python workers, a job for each kind; each file once."""
         with self._reading("follow the metadata of Iceberg's tables"):
-            metadata = self._referred().where(F.col("key").rlike(_METADATA)).distinct()
+            # the beginning alone can be looked up in the statistics of ranges
+            below = F.col("key").startswith(f"{ICEBERG_ROOT}/")
+            metadata = self._referred().where(below & F.col("key").rlike(_METADATA)).distinct()
             there = self._files.select("key", F.lit(True).alias("there"))
             found = metadata.join(there, "key", "left").select(
                 F.lit("metadata").alias("kind"),
@@ -300,10 +315,10 @@ class _SurveyOnSpark:
             )
         )
         key = F.col("key")
-        own = F.col("own")
+        of_a_run = F.lit(False)
         for folder in rule.folders:
-            own = own & ~key.startswith(folder)
-        files = self._files.withColumn("own", own).join(fates, "owner", "left")
+            of_a_run = of_a_run | key.startswith(folder)
+        files = self._files.withColumn("of_a_run", of_a_run).join(fates, "owner", "left")
         reserved = (key == MARKER) | key.startswith(READERS) | key.startswith(SHARDS)
         lists = files.where((F.col("state") == "listed") & key.startswith(f"{TRANSACTIONS_FOLDER}/"))
         lists = lists.where(F.substring_index(key, "/", -1).startswith("deadlist-")).select("key")
@@ -314,6 +329,7 @@ class _SurveyOnSpark:
         at_once = (state == "goes") | F.coalesce(is_dead, F.lit(False))
         fate = (
             F.when(~F.col("own"), "unknown")
+            .when(F.col("of_a_run"), "stays")
             .when(state == "stays", "stays")
             .when(at_once | (F.col("time") < rule.before), "goes")
             .otherwise("young")
@@ -369,7 +385,7 @@ class _SurveyOnSpark:
             raise AssertionError("nothing has been judged")
         goes = self._goes.select("key", "size")
         with self._reading("list what goes"):
-            if record.count <= PART_KEYS or self._core.max_format < PARTS_FORMAT:
+            if record.count <= ONE_LIST_KEYS or self._core.max_format < PARTS_FORMAT:
                 keys = goes.select("key").orderBy("key").toArrow().column(0).combine_chunks()
                 promises.write_condemned(self._stores, record, keys.cast(pa.string()))
                 return
@@ -378,13 +394,15 @@ class _SurveyOnSpark:
             sorted_keys = goes.repartitionByRange(tasks, "key").sortWithinPartitions("key")
             rows = sorted_keys.mapInArrow(_writes_lists(self._blobs.url, record.folder), _LISTS_SCHEMA)
             parts = sorted(_parts_of(rows), key=lambda part: part.first)
-        promises.write_condemned_parts(self._stores, record, parts)
+        now = self._stores.clock.now_us()  # it takes minutes to write the lists
+        promises.write_condemned_parts(self._stores, msgspec.structs.replace(record, at=now), parts)
 
     def close(self) -> None:
         for frame in self._held:
             with suppress(Exception):  # Spark may have ended, and forgets them then
                 frame.unpersist()
-        self._blobs.delete_many(self._marked)
+        with suppress(StoreUnavailable):  # the next run takes them
+            self._blobs.delete_many(self._marked)
 
     @contextmanager
     def _reading(self, what: str) -> Iterator[None]:
@@ -392,9 +410,9 @@ class _SurveyOnSpark:
         try:
             with described(self._spark, f"strandline: {what} of {self._core.name}"):
                 yield
-        except StrandlineError:
-            raise
         except Exception as error:
+            if not is_of_spark(error):
+                raise
             raise StorageError(
                 f"Spark could not {what}: {reason_of(error)}.",
                 safe="Nothing was deleted.",
@@ -440,17 +458,19 @@ def _reads(url: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
         blobs = open_store(url)
         schema = pa.schema([(name, pa.string()) for name in (*NAMED, "error")])
         for batch in batches:
-            found: list[dict[str, str | None]] = []
             for row in batch.to_pylist():
                 if not row["source"] and not blobs.exists(row["key"]):
                     continue
                 try:
                     named = named_by(blobs, Named(row["kind"], row["key"], row["source"]))
                 except StrandlineError as error:
-                    found.append({"kind": "file", "key": row["key"], "source": row["source"], "error": error.what})
-                else:
-                    found += [{"kind": o.kind, "key": o.key, "source": o.source, "error": None} for o in named]
-            yield pa.RecordBatch.from_pylist(found, schema)
+                    told = {"kind": "file", "key": row["key"], "source": row["source"], "error": error.what}
+                    yield pa.RecordBatch.from_pylist([told], schema)
+                    continue
+                for first in range(0, len(named), NAMED_AT_ONCE):
+                    some = named[first : first + NAMED_AT_ONCE]
+                    columns = [pa.array([getattr(one, name) for one in some], pa.string()) for name in NAMED]
+                    yield pa.RecordBatch.from_arrays([*columns, pa.nulls(len(some), pa.string())], schema=schema)
 
     return run
 
@@ -500,7 +520,11 @@ def _settles(url: str, folder: str, linked: str) -> Callable[[Batches], Iterator
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 part = msgspec.json.decode(text, type=ListPart)
-                left = without(blobs, folder, part, _linked_between(blobs, linked, part.first, part.last))
+                try:
+                    left = without(blobs, folder, part, _linked_between(blobs, linked, part.first, part.last))
+                except BlobNotFound:
+                    yield pa.RecordBatch.from_arrays([pa.array([GONE])], names=["part"])
+                    continue
                 yield _told([] if left is None else [left])
 
     return run
@@ -523,7 +547,10 @@ def _deletes(url: str, round: Round) -> Callable[[Batches], Iterator[pa.RecordBa
         for batch in batches:
             for text in batch.column(0).to_pylist():
                 part = msgspec.json.decode(text, type=ListPart)
-                yield _told([part] if delete_listed(blobs, round, part) else [])
+                try:
+                    yield _told([part] if delete_listed(blobs, round, part) else [])
+                except BlobNotFound:
+                    yield pa.RecordBatch.from_arrays([pa.array([GONE])], names=["part"])
 
     return run
 

@@ -13,18 +13,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 import strandline
-from strandline.errors import Corrupted, NotFound, StrandlineError, UsageError, kind_of
+from strandline.errors import Corrupted, NotFound, StorageError, StrandlineError, UsageError, kind_of
 from strandline.lake import Lake
-from strandline.places import Place, place_on_a_ref
+from strandline.places import Place, column_and_type, place_on_a_ref
 from strandline.repository.branch import Branch
 from strandline.spark.changes import changes
 from strandline.spark.folding import COPYING
 from strandline.spark.row_diff import row_diff
-from strandline.spark.session import configure, reason_of
+from strandline.spark.session import configure, is_of_spark, reason_of
 from strandline.spark.verifying import verify
 
 SPARK_FAILED = 70
@@ -43,11 +42,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except StrandlineError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
-    except PySparkException as error:
+    except Exception as error:
+        if not is_of_spark(error):
+            raise
         print(f"Spark failed: {reason_of(error)}.", file=sys.stderr)
         sys.exit(SPARK_FAILED)
     print(json.dumps(told))
-    sys.exit(kind_of(Corrupted).exit_code if told.get("problems") else 0)
+    failed = kind_of(StorageError).exit_code if told.get("failed") else 0
+    sys.exit(kind_of(Corrupted).exit_code if told.get("problems") else failed)
 
 
 def _import(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def _import(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[
 
 def _mirror(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
     place = _table(given.place)
-    types = dict(text.partition("=")[::2] for text in _names(given.partition_types))
+    types = dict(column_and_type(text) for text in _names(given.partition_types))
     done = _branch(lake, given.place).mirror_table(
         given.source,
         place.path,
@@ -76,7 +78,6 @@ def _mirror(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[
         partition_types=types,
         progress=_said,
         spark=spark,
-        job=given.job,
     )
     return {"objects": done.objects, "commit": done.commit.id if done.commit else None}
 
@@ -126,7 +127,8 @@ def _keep_up(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict
         z_order_by=tuple(_names(given.z_order_by)),
     )
     done = _branch(lake, given.place).keep_up([rule], progress=_said, spark=spark)
-    return {"tables": [msgspec.structs.asdict(one) for one in done if one.before or one.problem]}
+    failed = sum(bool(one.problem) for one in done)
+    return {"tables": [msgspec.structs.asdict(one) for one in done if one.before or one.problem], "failed": failed}
 
 
 def _diff(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[str, Any]:
@@ -256,7 +258,6 @@ def _add_arrivals(jobs: Any) -> None:
     one.add_argument("--file-format", help="of its files; by default as the first one is named")
     one.add_argument("--partition-types", default="", help="of columns that folders name: year=integer,day=date")
     one.add_argument("--message")
-    one.add_argument("--job", help="a name: a run of it that died is gone on with")
     one.set_defaults(run=_mirror)
 
 

@@ -149,7 +149,7 @@ def scan_files(spark: SparkSession, table: Table, record: TableRecord, files: Se
     return reduce(DataFrame.unionByName, [frame for _, frame in scan_in_parts(spark, table, record, files)])
 
 
-FILE = "_file"
+FILE = "__sl_file"
 """A column with the path of the file that a row is from, as `metadata_path` spells it."""
 
 

@@ -12,6 +12,7 @@ from strandline.repository.refs.ref import Ref, as_ref
 from strandline.shards.rows.codec import DIFF
 from strandline.spark.read import quoted, scan_files
 from strandline.spark.session import check_session
+from strandline.tables.columns import is_widening, same_type, type_name
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile
 from strandline.tables.table import Table
@@ -55,6 +56,7 @@ def row_diff(
             next="Check its path. Iceberg's tables are compared by strandline.iceberg.diff.",
         )
     names = None if key is None else check_key(newest, key)
+    refuse_taken(newest, (DIFF,) if names is None else (DIFF, CHANGE, BEFORE, AFTER))
     _refuse_other_types(records, path)
     before, after = _only(spark, sides, records)
     every = after.withColumn(DIFF, F.lit(1).cast("bigint")).unionByName(
@@ -73,6 +75,12 @@ def check_key(record: TableRecord, key: Sequence[str]) -> list[str]:
     """
     names = [key] if isinstance(key, str) else list(key)
     unknown = [name for name in names if name not in record.names]
+    if len(set(names)) < len(names):
+        raise UsageError("A column of the key is named twice.", next="Name each once.")
+    kinds = {field["name"]: field["type"] for field in record.fields}
+    for name in names:
+        if type_name(kinds.get(name, "")).startswith(("map", "variant")):
+            raise UsageError(f"Columns of type {type_name(kinds[name])} name no row.", next="Take other columns.")
     if unknown or not names:
         raise UsageError(
             f"{unknown[0]!r} is not a column of the table." if unknown else "A key needs at least one column.",
@@ -81,12 +89,28 @@ def check_key(record: TableRecord, key: Sequence[str]) -> list[str]:
     return names
 
 
+def refuse_taken(record: TableRecord, names: Sequence[str]) -> None:
+    """Refuse a table with columns that are called as those that are added.
+
+    Raises:
+        UsageError: it has one.
+    """
+    taken = [name for name in record.names if name.lower() in names]
+    if taken:
+        raise UsageError(
+            f"The table has a column {taken[0]!r}, as the result has one of its own.",
+            next="Rename it, or compare the files: ref.diff(other, path).",
+        )
+
+
 def _refuse_other_types(records: Sequence[TableRecord | None], path: str) -> None:
     left, right = ({field["name"]: field["type"] for field in one.fields} if one else {} for one in records)
     for name in left.keys() & right.keys():
-        if left[name] != right[name]:
+        kinds = left[name], right[name]
+        if not (same_type(*kinds) or is_widening(*kinds) or is_widening(*kinds[::-1])):
             raise UsageError(
-                f"The column {name!r} of {path!r} is {left[name]} on the left and {right[name]} on the right.",
+                f"The column {name!r} of {path!r} is {type_name(kinds[0])} on the left and {type_name(kinds[1])} on "
+                "the right.",
                 next="Compare the files instead: ref.diff(other, path).",
             )
 
@@ -121,18 +145,24 @@ def _only(
 
 
 def _identity(file: TableFile) -> object:
-    return file.info.physical_address, tuple(sorted(file.partition.items(), key=lambda item: item[0]))
+    info = file.info  # bytes elsewhere may have been written over
+    return (
+        info.physical_address,
+        info.size,
+        info.checksum,
+        tuple(sorted(file.partition.items(), key=lambda item: item[0])),
+    )
 
 
 def _by_key(net: DataFrame, columns: Sequence[str], key: Sequence[str]) -> DataFrame:
     """Rows that came paired with those that went."""
-    whole = F.struct(*map(quoted, columns)).alias("_row")
-    copies = F.explode(F.sequence(F.lit(1), F.abs(F.col(DIFF)).cast("int"))).alias("_copy")
-    rows = net.select(*map(quoted, key), whole, (F.col(DIFF) > 0).alias("_came"), copies)
-    order = Window.partitionBy(*map(quoted, key), "_came").orderBy(F.xxhash64(F.to_json("_row")), "_copy")
-    numbered = rows.withColumn("_number", F.row_number().over(order))
-    came, row = F.col("_came"), F.col("_row")
+    whole = F.struct(*map(quoted, columns)).alias("__sl_row")
+    copies = F.explode(F.sequence(F.lit(1), F.abs(F.col(DIFF)).cast("int"))).alias("__sl_copy")
+    rows = net.select(*map(quoted, key), whole, (F.col(DIFF) > 0).alias("__sl_came"), copies)
+    order = Window.partitionBy(*map(quoted, key), "__sl_came").orderBy(F.xxhash64(F.to_json("__sl_row")), "__sl_copy")
+    numbered = rows.withColumn("__sl_number", F.row_number().over(order))
+    came, row = F.col("__sl_came"), F.col("__sl_row")
     before, after = (F.first(F.when(one, row), ignorenulls=True) for one in (~came, came))
-    paired = numbered.groupBy(*map(quoted, key), "_number").agg(before.alias(BEFORE), after.alias(AFTER))
+    paired = numbered.groupBy(*map(quoted, key), "__sl_number").agg(before.alias(BEFORE), after.alias(AFTER))
     change = F.when(F.col(BEFORE).isNull(), "added").when(F.col(AFTER).isNull(), "removed").otherwise("changed")
     return paired.select(*map(quoted, key), change.alias(CHANGE), BEFORE, AFTER)

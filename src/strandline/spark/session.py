@@ -310,6 +310,11 @@ def check_session(spark: Any) -> None:
         raise UsageError(f"{spark!r} is not a Spark session.", next="Give a SparkSession, or leave it out.")
 
 
+def is_of_spark(error: BaseException) -> bool:
+    """Whether an error came out of Spark, and not out of what a caller gave, as a `progress` that ends the work."""
+    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j", "grpc")
+
+
 def refuse_two_stores(core: RepositoryCore) -> None:
     """Refuse a repository that was restored without its bytes: executors are given one store, and read from two.
 

@@ -26,13 +26,12 @@ from strandline.tables.formats import MOMENTS, SAFE_OPTIONS
 from strandline.tables.given import reason_of
 from strandline.tables.record import TableRecord
 from strandline.tables.scan import TableFile
-from strandline.tables.values import partition_value
+from strandline.tables.values import NOT_FINITE, partition_value
 
 if TYPE_CHECKING:
     from strandline.blob import Resolver
 
 
-NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 """As Spark spells them in the names of folders."""
 
 

@@ -27,6 +27,8 @@ def keep_up(
     spark: Any,
 ) -> list[TableUpkeep]:
     """Follow rules on a branch; see `Branch.keep_up`."""
+    if isinstance(rules, UpkeepRule):
+        raise UsageError("Rules come in a list.", next="Give a list of UpkeepRule.")
     for rule in rules:
         if not isinstance(rule, UpkeepRule):
             raise UsageError(f"{rule!r} is not a rule.", next="Give a list of UpkeepRule.")
@@ -50,10 +52,12 @@ def _rule_of(table: Table, rules: Sequence[UpkeepRule]) -> UpkeepRule | None:
 def _kept(table: Table, rule: UpkeepRule, dry_run: bool, spark: Any) -> TableUpkeep:
     record = table.record
     if record.file_format != "parquet":
-        return TableUpkeep(path=table.path, problem=f"Tables in {record.file_format} are not written anew.")
-    files = table.files()
+        return TableUpkeep(path=table.path, left=f"Tables in {record.file_format} are not written anew.")
+    # what is staged belongs to the next commit
+    committed = Table(table.ref._other(f"{table.ref.name}@"), table.path)  # type: ignore[attr-defined]
+    files = committed.files() if committed.exists() else []
     if any("://" in file.info.physical_address for file in files):
-        return TableUpkeep(path=table.path, problem="Its files lie elsewhere, and are somebody else's to keep.")
+        return TableUpkeep(path=table.path, left="Its files lie elsewhere, and are somebody else's to keep.")
     now = table.ref._core.stores.clock.now_us()
     how = Rewriting(
         rule.target_file_bytes,

@@ -60,6 +60,11 @@ def partition_folders(relative: str) -> tuple[str, ...]:
     return tuple(part for part in relative.split("/")[:-1] if "=" in part)
 
 
+def partition_names(relative: str) -> tuple[str, ...]:
+    """The columns that the folders of a path below a table name, outermost first."""
+    return tuple(unquote(part.partition("=")[0]) for part in partition_folders(relative))
+
+
 def partition_values(relative: str, columns: Sequence[str]) -> dict[str, str | None]:
     """The partition values of a path below a table, as text; a column that is not in the path is null."""
     found: dict[str, str | None] = dict.fromkeys(columns)

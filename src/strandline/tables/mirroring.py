@@ -18,12 +18,12 @@ import pyarrow.parquet as pq
 from strandline.blob import BlobNotFound, Resolver
 from strandline.errors import Contention, UsageError, some_paths
 from strandline.parallel import in_parallel
-from strandline.tables.columns import Kind, spark_fields
+from strandline.tables.columns import Kind, arrow_type, kind_of, spark_fields
 from strandline.tables.formats import FileFormat
-from strandline.tables.layout import NULL_PARTITION, is_data_file, is_hidden, partition_folders, partition_values
+from strandline.tables.layout import NULL_PARTITION, is_data_file, is_hidden, partition_names, partition_values
 from strandline.tables.record import Field
-from strandline.tables.statistics import encode_statistics, footer_statistics
-from strandline.tables.values import partition_value
+from strandline.tables.statistics import Statistics, encode_statistics, footer_statistics
+from strandline.tables.values import NOT_FINITE, partition_value
 from strandline.tree.rows import BoolArray, column, search
 
 SPARK_FIELDS = b"org.apache.spark.sql.parquet.row.metadata"
@@ -36,21 +36,21 @@ class Mirrored(msgspec.Struct, frozen=True):
     Attributes:
         prefix: of the table's paths.
         record_path: of the table's record, which the source does not have.
-        partition_kinds: by the names of the partition columns, outermost first.
+        partition_types: as Spark calls them, by the names of the partition columns, outermost first.
         statistics: columns of which footers tell the least and the greatest value.
     """
 
     prefix: str
     record_path: str
     file_format: FileFormat
-    partition_kinds: dict[str, Kind | None]
+    partition_types: dict[str, str]
     statistics: dict[str, Kind]
 
 
 class Seen(msgspec.Struct):
-    """What a worker has seen: the columns of the files that are new, each once, as JSON of their fields."""
+    """What a worker has seen: the columns of files that are new, as JSON of their fields, each with a file's path."""
 
-    fields: dict[str, None] = {}
+    fields: dict[str, str] = {}
 
 
 def dressed(mirrored: Mirrored, rows: pa.Table, held: pa.Table, resolver: Resolver, seen: Seen) -> pa.Table:
@@ -65,8 +65,14 @@ def dressed(mirrored: Mirrored, rows: pa.Table, held: pa.Table, resolver: Resolv
     """
     _refuse_own_files(mirrored, held)
     relative = [path[len(mirrored.prefix) :] for path in column(rows, "path").to_pylist()]
-    rows = rows.filter(pa.array([not is_hidden(name) for name in relative], pa.bool_())).combine_chunks()
-    relative = [name for name in relative if not is_hidden(name)]
+    sizes = column(rows, "size").to_pylist()
+    counts = [
+        # consoles and Hadoop mark a folder of an object store by an empty object
+        not is_hidden(name) and (size > 0 or is_data_file(name, mirrored.file_format))
+        for name, size in zip(relative, sizes, strict=True)
+    ]
+    rows = rows.filter(pa.array(counts, pa.bool_())).combine_chunks()
+    relative = [name for name, does in zip(relative, counts, strict=True) if does]
     _refuse_others(mirrored, relative)
     known, before = _as_before(rows, held)
     fresh = np.flatnonzero(~known)
@@ -76,8 +82,8 @@ def dressed(mirrored: Mirrored, rows: pa.Table, held: pa.Table, resolver: Resolv
     if mirrored.file_format == "parquet" and len(fresh):
         addresses = column(rows, "physical_address").take(pa.array(fresh)).to_pylist()
         for at, footer in zip(fresh, in_parallel(lambda one: footer_of(resolver, one), addresses), strict=True):
-            told[at] = encode_statistics(footer_statistics(footer, mirrored.statistics))
-            seen.fields[msgspec.json.encode(fields_of(footer)).decode()] = None
+            told[at] = encode_statistics(_statistics_of(footer, mirrored))
+            seen.fields.setdefault(msgspec.json.encode(fields_of(footer)).decode(), relative[at])
     where = rows.schema.get_field_index("user_metadata")
     return rows.set_column(where, rows.schema.field(where), pa.array(told, pa.string()))
 
@@ -101,22 +107,47 @@ def _refuse_others(mirrored: Mirrored, relative: Sequence[str]) -> None:
             f"The source has files of other formats than {mirrored.file_format}: {some_paths(others[:3])}.",
             next="Mirror a folder that holds one table; names that begin with '_' or '.' do not count.",
         )
-    names = tuple(mirrored.partition_kinds)
+    names = tuple(mirrored.partition_types)
     folders = {name.rpartition("/")[0]: name for name in relative}
     for name in folders.values():
-        found = tuple(folder.partition("=")[0] for folder in partition_folders(name))
+        found = partition_names(name)
         if found != names:
             raise UsageError(
                 f"The folders of {name!r} name the columns {list(found)}, and those of the table {list(names)}.",
                 next="Mirror a folder in which all files are partitioned alike.",
             )
         for column_name, text in partition_values(name, names).items():
-            kind = mirrored.partition_kinds[column_name]
-            if text is not None and kind != "string" and partition_value(text, kind) is None:
+            kind = mirrored.partition_types[column_name]
+            if not _is_value(text, kind):
                 raise UsageError(
-                    f"The folder of {name!r} says {text!r} for {column_name!r}, which is not of type {kind}.",
+                    f"The folder of {name!r} says {text!r} for {column_name!r}, which is of type {kind}.",
                     next=f"Name another type in partition_types, such as 'string'; null is {NULL_PARTITION}.",
                 )
+
+
+def _is_value(text: str | None, kind: str) -> bool:
+    """Whether the text of a folder names a value of a type."""
+    if text is None or kind == "string":
+        return True
+    family = kind_of({"type": kind})
+    if family == "float":
+        return text in NOT_FINITE or partition_value(text, family) is not None
+    value = partition_value(text, family)
+    if value is None:
+        return False
+    try:
+        pa.scalar(value, pa.int64() if family in ("timestamp", "timestamp_ntz") else arrow_type(kind, ""))
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _statistics_of(footer: pq.FileMetaData, mirrored: Mirrored) -> Statistics:
+    """Statistics, if the file's columns are of the table's types; if not, the whole is refused later."""
+    try:
+        return footer_statistics(footer, mirrored.statistics)
+    except (AttributeError, TypeError, ValueError, ArithmeticError):
+        return Statistics(footer.num_rows)
 
 
 def _as_before(rows: pa.Table, held: pa.Table) -> tuple[BoolArray, list[str | None]]:
@@ -145,11 +176,7 @@ def footer_of(resolver: Resolver, address: str) -> pq.FileMetaData:
         with store.open_read(key) as file:
             return pq.read_metadata(file)
     except BlobNotFound:
-        raise Contention(
-            f"{shown!r} was listed and is gone: the source changes while it is read.",
-            safe="Nothing of it is visible.",
-            next="Mirror again when its writer is done.",
-        ) from None
+        raise gone(shown) from None
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(
             f"{shown!r} is not a Parquet file: {str(error).splitlines()[0]}",
@@ -157,10 +184,22 @@ def footer_of(resolver: Resolver, address: str) -> pq.FileMetaData:
         ) from error
 
 
+def gone(file: str) -> Contention:
+    """What a mirror says of a file that somebody took away meanwhile."""
+    return Contention(
+        f"{file!r} was listed and is gone: the source changes while it is read.",
+        safe="Nothing of it is visible.",
+        next="Mirror again when its writer is done.",
+    )
+
+
 def fields_of(footer: pq.FileMetaData) -> list[Field]:
     """The columns of a Parquet file: as Spark wrote them down, or as Arrow reads them."""
-    noted = (footer.metadata or {}).get(SPARK_FIELDS)
-    if noted is not None:
-        found: list[Field] = json.loads(noted)["fields"]
-        return found
-    return spark_fields(footer.schema.to_arrow_schema())
+    schema = footer.schema.to_arrow_schema()
+    try:
+        found: list[Field] = json.loads((footer.metadata or {})[SPARK_FIELDS])["fields"]
+        if [field["name"] for field in found] == schema.names:  # else others have written the file again since
+            return found
+    except (KeyError, TypeError, ValueError):
+        pass
+    return spark_fields(schema)

@@ -160,18 +160,22 @@ def chosen_groups(files: Sequence[TableFile], how: Rewriting) -> list[list[Table
     for _, partition in groupby(ordered, key=lambda file: partition_folders(file.relative)):
         group: list[TableFile] = []
         filled = 0
-        for file in partition:
-            if not how.takes_all and file.info.size >= SMALL * how.target_file_bytes:
-                continue
-            if how.before_us is not None and file.info.modified_at_us >= how.before_us:
-                continue
+        taken = [file for file in partition if _is_taken(file, how)]
+        if len(taken) < how.min_files and not how.takes_all:
+            continue
+        for file in taken:
             if group and filled + file.info.size > limit:
                 groups.append(group)
                 group, filled = [], 0
             group.append(file)
             filled += file.info.size
         groups.append(group)
-    return [group for group in groups if len(group) >= (1 if how.takes_all else how.min_files)]
+    return [group for group in groups if len(group) >= (1 if how.takes_all else LEAST_FILES)]
+
+
+def _is_taken(file: TableFile, how: Rewriting) -> bool:
+    is_small = file.info.size < SMALL * how.target_file_bytes
+    return (is_small or how.takes_all) and (how.before_us is None or file.info.modified_at_us < how.before_us)
 
 
 def new_beside(marks: Sequence[Mark], went: Sequence[TableFile], came: Sequence[TableFile]) -> list[TableFile] | None:

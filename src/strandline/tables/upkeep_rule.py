@@ -6,6 +6,7 @@ import msgspec
 
 from strandline.errors import UsageError
 
+LEAST_BYTES = 1 << 20
 LEAST_FILES = 2
 """A single file would be written as it is."""
 
@@ -14,7 +15,7 @@ class UpkeepRule(msgspec.Struct, frozen=True, kw_only=True):
     """How tables are kept.
 
     Attributes:
-        tables: a glob pattern of their paths, such as "tables/*".
+        tables: a glob pattern of their paths, such as "tables/*"; a "*" stands for slashes too.
         target_file_bytes: how big files become, about; those with three quarters of it are left.
         min_files: small files of a partition that are worth a file.
         min_age_days: files that are younger are left, for tables that are still written.
@@ -30,11 +31,19 @@ class UpkeepRule(msgspec.Struct, frozen=True, kw_only=True):
 
     def check(self) -> None:
         """Raise `UsageError` if it cannot be followed."""
-        if self.target_file_bytes < 1 or self.min_files < LEAST_FILES or not 0 <= self.min_age_days < 36_500:
+        try:
+            msgspec.convert(msgspec.structs.asdict(self), UpkeepRule)
+        except msgspec.ValidationError as error:
+            raise UsageError(f"The rule for {self.tables!r} cannot be followed: {error}.", next="Mend it.") from error
+        if self.sort_by and self.z_order_by:
+            raise UsageError(
+                f"Rows have one order, and the rule for {self.tables!r} has two.", next="Give one of them."
+            )
+        if self.target_file_bytes < LEAST_BYTES or self.min_files < LEAST_FILES or not 0 <= self.min_age_days < 36_500:
             raise UsageError(
                 f"The rule for {self.tables!r} cannot be followed: it wants files of {self.target_file_bytes:,} bytes, "
                 f"of {self.min_files} files or more, that are {self.min_age_days:g} days old.",
-                next=f"Give at least 1 byte, {LEAST_FILES} files and 0 days.",
+                next=f"Give at least {LEAST_BYTES:,} bytes, {LEAST_FILES} files and 0 days.",
             )
 
 
@@ -46,6 +55,7 @@ class TableUpkeep(msgspec.Struct, frozen=True, kw_only=True):
         before, after: how many files went, and how many came with their rows; after is 0 in a dry run.
         bytes_before, bytes_after: of those files.
         problem: why nothing was done, where something should have been; else "".
+        left: why the table is not kept by rules; else "".
     """
 
     path: str
@@ -54,3 +64,4 @@ class TableUpkeep(msgspec.Struct, frozen=True, kw_only=True):
     bytes_before: int = 0
     bytes_after: int = 0
     problem: str = ""
+    left: str = ""

@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 from strandline.tables.columns import Kind
 from strandline.tables.condition import ANYTHING, Span, Value
 
+NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+
 
 class NoValue(Exception):
     """A text means no value of a column, or Spark alone knows which one."""

@@ -12,17 +12,18 @@ from typing import get_args
 import msgspec
 import numpy as np
 
-from strandline.blob import BlobStore, open_store
+from strandline.blob import BlobNotFound, BlobStore, open_store
 from strandline.branch.at import BranchAt
 from strandline.core.physical import new_key
 from strandline.core.repository_core import RepositoryCore
 from strandline.core.upload import upload
 from strandline.errors import NotFound, SchemaMismatch, UsageError
+from strandline.ids import prefix_end
 from strandline.repository.commits.listing import ImportSource, references, refuse_namespaces
-from strandline.tables.columns import kind_of
+from strandline.tables.columns import kind_of, type_name
 from strandline.tables.formats import FileFormat
-from strandline.tables.layout import is_data_file, is_hidden, partition_folders
-from strandline.tables.mirroring import Mirrored, fields_of, footer_of
+from strandline.tables.layout import is_data_file, is_hidden, partition_names
+from strandline.tables.mirroring import Mirrored, fields_of, footer_of, gone
 from strandline.tables.record import (
     RECORD_NAME,
     Field,
@@ -78,13 +79,24 @@ class MirroredTable:
 
     def spec(self, tree: Tree) -> Mirrored:
         """What workers need to know, by the record that a tree has and the first file."""
-        record = self._record(tree)
-        if record is None:
-            record = self._planned(None, self._first_fields())
-        self._refuse_other_layout(record)
+        held = self._record(tree)
+        if held is None and self._core.stores.trees.holds(tree, self.prefix, prefix_end(self.prefix) or ""):
+            raise UsageError(
+                f"Objects lie below {self.prefix!r} already, and no table.",
+                next="Mirror to another path, or delete them first.",
+            )
+        if held is not None:
+            self._refuse_other_layout(held)
+        record = self._now(held)
         fields = {field["name"]: field for field in record.fields}
-        kinds = {name: kind_of(fields[name]) for name in record.partition_by}
-        return Mirrored(self.prefix, self.record_path, self._format, kinds, columns_to_read(record))
+        types = {name: fields[name]["type"] for name in record.partition_by}
+        return Mirrored(self.prefix, self.record_path, self._format, types, columns_to_read(record))
+
+    def _now(self, held: TableRecord | None) -> TableRecord:
+        """The record with what the arguments say."""
+        if held is None:
+            return self._planned(None, self._first_fields())
+        return self._planned(held, self._columns or held.stored)
 
     def _record(self, tree: Tree) -> TableRecord | None:
         found = self._core.stores.trees.find(tree, self.record_path)
@@ -94,7 +106,7 @@ class MirroredTable:
         return decode_record(store.get(key), self.prefix)
 
     def _partition_names(self) -> tuple[str, ...]:
-        return tuple(folder.partition("=")[0] for folder in partition_folders(self._first))
+        return partition_names(self._first)
 
     def _refuse_other_layout(self, record: TableRecord) -> None:
         if record.file_format != self._format or record.partition_by != self._partition_names():
@@ -103,6 +115,13 @@ class MirroredTable:
                 f"{self._format}, partitioned by {list(self._partition_names())}.",
                 next="Mirror to another path; or drop this table, and mirror then.",
             )
+        known = {field["name"]: type_name(field["type"]) for field in record.fields}
+        for name, kind in self._types.items():
+            if known.get(name) != kind:
+                raise UsageError(
+                    f"The column {name!r} of the table is of type {known.get(name)}, not {kind}.",
+                    next="Leave it out of partition_types; or drop this table, and mirror then.",
+                )
 
     def _first_fields(self) -> list[Field]:
         """The columns of the files, by the first one of them."""
@@ -113,19 +132,37 @@ class MirroredTable:
                 f"Files in {self._format} do not say which columns they have.",
                 next="Give columns, an Arrow schema without the columns that folders name.",
             )
-        row = references(self._store, self._under, self.prefix, [self._store.head(self._under + self._first)])
+        try:
+            first = self._store.head(self._under + self._first)
+        except BlobNotFound:
+            raise gone(self._first) from None
+        row = references(self._store, self._under, self.prefix, [first])
         (address,) = column(row, "physical_address").to_pylist()
         return fields_of(footer_of(self._core.resolver, address))
 
     def _planned(self, held: TableRecord | None, fields: Sequence[Field]) -> TableRecord:
         """The record of a table with these columns in its files as well."""
         names = self._partition_names()
+        given = {name.lower() for name in self._options or {}}
+        if held is None and self._format == "csv" and "header" not in given:
+            raise UsageError(
+                "Files in csv do not say whether their first lines are names of columns.",
+                next="Give options, such as {'header': True}.",
+            )
         both = [field["name"] for field in fields if field["name"] in names]
         if both:
             raise UsageError(
                 f"The column {both[0]!r} is in the files, and their folders name it as well.",
                 next="Mirror a table whose files leave out what its folders say.",
             )
+        for name, kind in self._types.items():
+            if kind_of({"type": kind}) in (None, "binary"):
+                raise UsageError(
+                    f"{kind!r} is not a type of partition columns, for {name!r}.",
+                    next="Give for example 'string', 'integer', 'long', 'date', 'timestamp' or 'decimal(9,2)'.",
+                )
+        # a column of nothing but nulls gets a type with the first file that has values
+        fields = [field for field in fields if field["type"] != "void"]
         unknown = set(self._types) - set(names)
         if unknown:
             raise UsageError(
@@ -135,31 +172,32 @@ class MirroredTable:
         parted = [known.get(name) or _field(name, self._types.get(name, "string")) for name in names]
         wanted = WriteOptions(
             schema=None if held is None else "merge",
-            partition_by=names if held is None else None,
-            file_format=self._format if held is None else None,
-            options=self._options if held is None else None,
+            partition_by=names,
+            file_format=self._format,
+            options=self._options,
         )
         return plan_record(held, [*fields, *parted], wanted, self.prefix.rstrip("/"))
 
     # --- after it -----------------------------------------------------------------------------------------------------
 
-    def with_record(self, tree: Tree, seen: Sequence[str]) -> Tree:
+    def with_record(self, tree: Tree, seen: Mapping[str, str]) -> Tree:
         """The tree with the record of the table, once the files are in it.
 
         Args:
-            seen: the columns of files that are new, as JSON.
+            seen: the columns of files that are new, as JSON, each with the path of one.
 
         Raises:
             SchemaMismatch: a file has a column of a type that the table's does not hold.
         """
         held = self._record(tree)
-        record = held or self._planned(None, self._first_fields())
-        for text in seen:
+        record = self._now(held)
+        for text, file in seen.items():
             try:
                 record = self._planned(record, _fields(text))
             except SchemaMismatch as error:
                 raise SchemaMismatch(
-                    error.what, next="Mirror the files that fit to one table, and the others to another one."
+                    f"{file!r} does not fit: {error.what}",
+                    next="Mirror the files that fit to one table, and the others to another one.",
                 ) from error
         record = in_its_format(record)
         if record == held:

@@ -1,14 +1,15 @@
 """What a job that works in slices has done already, for a run that goes on with it.
 
 A worker writes the result of its slice to a file before it answers. A later run under the same name, over the same
-content and of the same source, takes such results instead of listing again. Nothing refers to the ranges of a result
-that nobody has committed: so a run that takes them announces links first (`promises`), and looks whether they are
-there.
+content, has its workers list again, and takes the results of slices in which nothing has changed: their ranges are not
+made again. Nothing refers to the ranges of a result that nobody has committed: so a run that takes them announces links
+first (`promises`), and looks whether they are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import msgspec
 from blake3 import blake3
@@ -18,13 +19,15 @@ from strandline.core import promises
 from strandline.core.physical import transaction_folder
 from strandline.core.repository_core import RepositoryCore
 from strandline.core.retention import DAY_US
-from strandline.errors import ObjectMissing
+from strandline.errors import ObjectMissing, StoreUnavailable
 from strandline.ids import BranchId, new_id
 from strandline.parallel import in_parallel
 from strandline.tree.range_file import RangeInfo
 
 RESUMABLE_DAYS = 1.0
-"""How old a run may be that is gone on with: what it has listed is as old."""
+"""How old a run may be that is gone on with."""
+RESULTS = 1
+"""Counts what results mean: those of another number are not taken."""
 ID_CHARS = 20
 
 
@@ -35,13 +38,17 @@ class Cut(msgspec.Struct, frozen=True):
         ranges: in order, all closed.
         rest: the rows behind the last of them, whose range is not at its end; None if there are none.
         objects: how many keys were listed.
-        fields: the columns of new files of a table, each once, as JSON.
+        fields: the columns of new files of a table, as JSON, each with the path of one.
+        listed: a digest of the listing.
+        is_as_before: nothing was made, since the listing is the one of the result that the slice came with.
     """
 
     ranges: list[RangeInfo]
     rest: RangeInfo | None
     objects: int
-    fields: list[str] = []
+    fields: dict[str, str] = {}
+    listed: str = ""
+    is_as_before: bool = False
 
 
 class _Plan(msgspec.Struct, frozen=True):
@@ -56,11 +63,7 @@ class _Plan(msgspec.Struct, frozen=True):
 
 
 class Resumable:
-    """A job of a branch under a name.
-
-    Attributes:
-        taken: how many slices were taken over from a run before.
-    """
+    """A job of a branch under a name."""
 
     def __init__(self, core: RepositoryCore, branch_id: BranchId, job: str) -> None:
         self._core, self._job = core, job
@@ -68,7 +71,6 @@ class Resumable:
         self._folder = transaction_folder(branch_id, 0)
         self._plans: list[str] = []
         self._results: list[str] = []
-        self.taken = 0
 
     def plan(self, about: Sequence[object], cuts: Callable[[], list[str]]) -> tuple[list[str], list[str]]:
         """How a source is cut, and the keys of the results of its slices.
@@ -77,7 +79,7 @@ class Resumable:
             about: the source, and the content that it is laid over: another one makes another plan.
             cuts: cuts it, if no run of the job has.
         """
-        key = self._key(msgspec.msgpack.encode((self._job, *about)))
+        key = self._key(msgspec.msgpack.encode((RESULTS, self._job, *about)))
         plan = self._held(key)
         if plan is None:
             plan = _Plan(new_id(), cuts())
@@ -107,9 +109,7 @@ class Resumable:
     def done(self, keys: Sequence[str]) -> dict[str, Cut]:
         """The results that there are, by their keys; all of what they refer to is there, and stays."""
         results = zip(keys, in_parallel(self._result, keys), strict=True)
-        found = {key: cut for key, cut in results if cut is not None}
-        self.taken += len(found)
-        return found
+        return {key: cut for key, cut in results if cut is not None}
 
     def _result(self, key: str) -> Cut | None:
         try:
@@ -123,4 +123,5 @@ class Resumable:
 
     def forget(self) -> None:
         """The job is done: nobody has to go on with it."""
-        self._blobs.delete_many([*self._plans, *self._results])
+        with suppress(StoreUnavailable):  # the collector takes what is left
+            self._blobs.delete_many([*self._plans, *self._results])

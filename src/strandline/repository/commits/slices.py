@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from blake3 import blake3
 
 from strandline.blob import BlobInfo, BlobStore, Resolver, open_store
 from strandline.branch.commits import Commit, Draft
@@ -67,6 +68,7 @@ class Slice(msgspec.Struct, frozen=True):
         has_levels: whether large trees of the repository have nodes.
         mirrored: what the files are, if they are those of a table.
         result: where the worker writes what it made; "" if nobody would go on with it.
+        listed: a digest of the listing of a result that there is; "" if there is none.
     """
 
     root: str
@@ -80,6 +82,7 @@ class Slice(msgspec.Struct, frozen=True):
     has_levels: bool
     mirrored: Mirrored | None = None
     result: str = ""
+    listed: str = ""
 
 
 class Workers(Protocol):
@@ -117,6 +120,8 @@ def cut(slice: Slice) -> Cut:
     trees = TreeStore(open_store(slice.namespace), CACHE_MAX_BYTES, has_levels=slice.has_levels)
     source, resolver = open_store(slice.root), Resolver(trees.blobs)
     _refuse_missing(source)
+    if slice.listed and _digest_of(slice, source) == slice.listed:
+        return Cut([], None, 0, listed=slice.listed, is_as_before=True)
     tree = trees.tree(slice.tree)
     start, end = _paths_of(slice)
     held = list(trees.ranges(tree, start))
@@ -133,7 +138,7 @@ def cut(slice: Slice) -> Cut:
     for rows, ends in _laid_over(found, trees.scan(tree, start, end), dress, kept if slice.replaces else None):
         made += [trees.write_range(chunk, known) for chunk in chunker.feed(rows, ends)]
     rest = [trees.write_range(rows, known) for rows in chunker.finish()]
-    done = Cut(made, rest[0] if rest else None, found.objects, list(seen.fields))
+    done = Cut(made, rest[0] if rest else None, found.objects, seen.fields, found.digest)
     if slice.result:
         trees.blobs.put(slice.result, msgspec.msgpack.encode(done))
     return done
@@ -161,14 +166,33 @@ def _path(slice: Slice, key: str) -> str:
     return slice.below + key[len(slice.prefix) :]
 
 
+def _note(digest: blake3, found: Iterable[BlobInfo]) -> None:
+    for info in found:
+        told = f"{info.key}\0{info.size} {info.etag} {info.modified_at_us}\0"
+        digest.update(told.encode(errors="surrogateescape"))
+
+
+def _digest_of(slice: Slice, store: BlobStore) -> str:
+    digest = blake3()
+    for page in store.list_between(slice.prefix, slice.after, slice.last):
+        _note(digest, page)
+    return digest.hexdigest()
+
+
 class _Listed:
     """The rows of a listing, taken path by path."""
 
     def __init__(self, slice: Slice, store: BlobStore) -> None:
         self.objects = 0
+        self._digest = blake3()
         self._slice, self._store = slice, store
         self._pages = store.list_between(slice.prefix, slice.after, slice.last)
         self._rows = empty_rows()
+
+    @property
+    def digest(self) -> str:
+        """Of all that was listed, once it is taken."""
+        return self._digest.hexdigest()
 
     def up_to(self, path: str) -> pa.Table:
         """The next rows whose path is not greater, at most a page of them; none if there are no more."""
@@ -188,6 +212,7 @@ class _Listed:
     def _next_page(self) -> pa.Table:
         found: list[BlobInfo] = next(self._pages, [])
         self.objects += len(found)
+        _note(self._digest, found)
         return references(self._store, self._slice.prefix, self._slice.below, found) if found else empty_rows()
 
 
@@ -315,7 +340,8 @@ class SlicedImport:
                 raise no_object(source)
             self.objects += objects
             if self._table is not None:
-                tree = self._table.with_record(tree, list(dict.fromkeys(text for one in cuts for text in one.fields)))
+                fields = {text: file for one in reversed(cuts) for text, file in one.fields.items()}
+                tree = self._table.with_record(tree, fields)
         return tree
 
     def _slices(self, source: ImportSource, tree: Tree) -> list[Slice]:
@@ -346,10 +372,12 @@ class SlicedImport:
     def _cuts(self, slices: Sequence[Slice]) -> Iterator[Cut]:
         """What became of slices, in their order: what a run before has done, and what workers do now."""
         held = {} if self._job is None else self._job.done([one.result for one in slices])
-        missing = [one for one in slices if one.result not in held]
-        made = self._workers.run(missing, self._progress) if missing else iter(())
-        for one in slices:
-            yield held[one.result] if one.result in held else next(made)
+        asked = [
+            msgspec.structs.replace(one, listed=held[one.result].listed) if one.result in held else one
+            for one in slices
+        ]
+        for one, made in zip(slices, self._workers.run(asked, self._progress), strict=True):
+            yield held[one.result] if made.is_as_before else made
 
     def _parts(self, slices: Sequence[Slice], cuts: list[Cut]) -> Iterator[Any]:
         trees = self._core.stores.trees

@@ -16,6 +16,8 @@ from strandline.parallel import in_parallel
 
 CHECKED = "blake3:"
 """What checksums begin with that are of the bytes themselves."""
+TAGGED = "etag:"
+"""What those of imported objects begin with."""
 
 
 class CopyTask(msgspec.Struct, frozen=True):
@@ -65,6 +67,8 @@ def copy_one(source: BlobStore, target: BlobStore, task: CopyTask) -> Copied:
         ObjectMissing: there is nothing to copy.
         Corrupted: the bytes are not what they are said to be. Nothing refers to what was written.
     """
+    if task.checksum.startswith(TAGGED):
+        _refuse_other_tag(source, task)
     digest = blake3()
     size = 0
     with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
@@ -90,3 +94,16 @@ def copy_one(source: BlobStore, target: BlobStore, task: CopyTask) -> Copied:
         spool.seek(0)
         target.put(task.target_key, cast("BinaryIO", spool))
     return Copied(task.path, size, checksum)
+
+
+def _refuse_other_tag(source: BlobStore, task: CopyTask) -> None:
+    """Refuse an imported object that was written over since; one without a tag on record is compared by its size."""
+    try:
+        found = source.head(task.source_key)
+    except BlobNotFound:
+        return  # the copy says so
+    if f"{TAGGED}{found.etag}" != task.checksum:
+        raise Corrupted(
+            f"The bytes of {task.path!r} at {task.source_key!r} were changed since they were imported.",
+            next="Import them again, and commit.",
+        )

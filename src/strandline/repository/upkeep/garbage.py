@@ -47,6 +47,8 @@ SEAL_ATTEMPTS = 100
 MAX_GRACE_DAYS = 36_500.0
 ROUND_US = 300_000_000
 """For how long executors delete before the record is written again: less than it takes to call a run dead."""
+EMPTY_ROUNDS = 3
+"""A cluster may take some minutes to begin."""
 RECORDS_KEPT_DAYS = 30.0
 """How long the record of a transaction outlives its files: a repeated commit, or a token, is recognised by it. The days
 count from when a collector first saw the end, by the object store's clock: those of collectors and publishers may be
@@ -190,12 +192,11 @@ class Collector:
 
     def run(self) -> GarbagePlan:
         """Collect. A repetition after an interruption goes on where it was interrupted."""
-        left = promises.condemned(self._stores)
-        for record in left:
+        for record in promises.condemned(self._stores):
             if not record.is_over:
                 promises.refuse_running(self._stores, record)
         self._owner.begin()
-        resumed = sum(self._finish(record.run) for record in left)
+        resumed = sum(self._finish(record.run) for record in promises.condemned(self._stores))
         with self._open:
             found = self._find()
             self._expire(found.history)
@@ -456,7 +457,7 @@ class Collector:
         """
         stores = self._stores
         parts = promises.condemned_parts(stores, record)
-        deleted = 0
+        deleted = empty = 0
         found: tuple[bytes, Condemned] | None = (raw, record)
         while found is not None and not found[1].is_over:
             raw, record = found
@@ -469,16 +470,18 @@ class Collector:
             self._progress("deleting", deleted, record.count)
             round = Round(record.run, self._owner.stamp, until)
             ended = self._surveyor.delete(self._core, round, parts)
-            if not ended:
+            empty = 0 if ended else empty + 1
+            if empty == EMPTY_ROUNDS:
                 self._owner.refuse_foreign()
+                minutes = EMPTY_ROUNDS * ROUND_US // 60_000_000
                 raise StorageError(
-                    f"None of {len(parts)} lists of garbage could be deleted in {ROUND_US // 60_000_000} minutes.",
+                    f"None of {len(parts)} lists of garbage could be deleted in {minutes} minutes.",
                     safe="Nothing refers to what was deleted.",
                     next="Look whether the store answers, then collect again.",
                 )
             deleted += sum(part.count for part in ended)
             parts = [part for part in parts if part not in ended]
-            done = record.count - sum(part.count for part in parts)
+            done = max(record.done, record.count - sum(part.count for part in parts))
             raw, record = found
             now = stores.clock.now_us()
             found = promises.advance_condemned(stores, raw, msgspec.structs.replace(record, done=done, at=now))

@@ -36,6 +36,8 @@ from strandline.tree.store import TreeStore
 
 CACHE_MAX_BYTES = 16 << 20
 DELETE_KEYS = 1_000
+"""As many go in one request to an object store."""
+DELETE_FILES = 100
 EXAMPLES = 10
 MAX_PLACES = 100
 
@@ -180,11 +182,14 @@ def may_delete(blobs: BlobStore, round: Round, clock: str) -> bool:
 def delete_listed(blobs: BlobStore, round: Round, part: ListPart) -> bool:
     """Delete what a part lists, as long as the round lasts; whether all of it is gone."""
     clock = f"{promises.GC_FOLDER}/{round.run}/clock-{new_id()}"
-    keys = decode_keys(blobs.get(part.file))
-    for first in range(0, len(keys), DELETE_KEYS):
+    if not may_delete(blobs, round, clock):
+        return False
+    keys = decode_keys(blobs.get(part.file), part.file)
+    at_once = DELETE_KEYS if blobs.is_remote else DELETE_FILES
+    for first in range(0, len(keys), at_once):
         if not may_delete(blobs, round, clock):
             return False
-        blobs.delete_many(keys.slice(first, DELETE_KEYS).to_pylist())
+        blobs.delete_many(keys.slice(first, at_once).to_pylist())
     return True
 
 
@@ -233,6 +238,7 @@ class SurveyHere:
         files = self._files
         free = ~files.is_referred
         own = are_own(files.keys)
+        unknown = int((free & ~own).sum())
         for folder in rule.folders:
             own[files.below(folder, prefix_end(folder))] = False
         old = files.times < rule.before
@@ -266,7 +272,7 @@ class SurveyHere:
             rejected=rejected,
             young=int(young.sum()),
             young_bytes=int(files.sizes[young].sum()),
-            unknown=int((free & ~own).sum()),
+            unknown=unknown,
             total_files=len(files),
             examples=tuple(keys.slice(0, EXAMPLES).to_pylist()),
             linked=linked,
