@@ -400,10 +400,10 @@ def test_a_link_to_bytes_that_a_run_has_just_deleted_is_refused(
     address = with_garbage(repo)
     record = Condemned(new_id(), count=1, bytes=4, at=stores.clock.now_us())
     raw = promises.write_condemned(stores, record, pa.array([address], pa.string()))
-    read = promises.condemned_keys
+    read = promises.condemned_among
 
     def ends_first(*arguments: Any) -> Any:
-        monkeypatch.setattr(promises, "condemned_keys", read)
+        monkeypatch.setattr(promises, "condemned_among", read)
         decided = promises.decide(stores, raw, record)
         assert decided is not None
         stores.trees.blobs.own.delete_many([address])
@@ -411,7 +411,7 @@ def test_a_link_to_bytes_that_a_run_has_just_deleted_is_refused(
         return read(*arguments)
 
     monkeypatch.setattr(promises, "linked", lambda stores: pa.array([], pa.string()))  # it was read before
-    monkeypatch.setattr(promises, "condemned_keys", ends_first)
+    monkeypatch.setattr(promises, "condemned_among", ends_first)
     with pytest.raises(ObjectMissing, match="collected"):
         promises.announce_links(stores, [address])
 

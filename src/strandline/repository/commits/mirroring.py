@@ -159,7 +159,7 @@ class MirroredTable:
             if kind_of({"type": kind}) in (None, "binary"):
                 raise UsageError(
                     f"{kind!r} is not a type of partition columns, for {name!r}.",
-                    next="Give for example 'string', 'integer', 'long', 'date', 'timestamp' or 'decimal(9,2)'.",
+                    next="Name a type of Spark's: string, integer, long, date, timestamp, or a decimal with its size.",
                 )
         # a column of nothing but nulls gets a type with the first file that has values
         fields = [field for field in fields if field["type"] != "void"]
