@@ -208,6 +208,17 @@ def test_files_of_the_table_itself_are_not_lost(main: Branch, source: Path) -> N
     assert rows(main) == [{"id": 1}]
 
 
+def test_a_mirror_does_not_lie_in_another_table(main: Branch, source: Path) -> None:
+    put(source, "a.parquet", id=[1])
+    main.table("own").write(pa.table({"id": [1]}), message="a table")
+    with pytest.raises(UsageError, match="one in the other"):
+        main.mirror_table(source, "own/sub/deeper")
+    with pytest.raises(UsageError, match=r"Objects lie at|one in the other|of its own"):
+        main.table("up/inner").write(pa.table({"id": [1]}), message="a table")
+        main.mirror_table(source, "up")
+    assert main.table("own").to_arrow().num_rows == 1
+
+
 def test_what_is_wrong_is_said_before_anything_is_written(main: Branch, source: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no data file"):
         main.mirror_table(source, "t")
@@ -308,7 +319,7 @@ def test_objects_that_lie_there_stay(main: Branch, source: Path, tmp_path: Path)
     (other / "keep.bin").write_bytes(b"x")
     main.import_objects(other, "t/")
     put(source, "a.parquet", id=[1])
-    with pytest.raises(UsageError, match="Objects lie below 't/' already"):
+    with pytest.raises(UsageError, match="Objects lie at 't' already"):
         main.mirror_table(source, "t")
     assert main.read("t/keep.bin") == b"x"
 

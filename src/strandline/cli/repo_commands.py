@@ -57,7 +57,7 @@ def copy(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy a repository into another lake, on other stores, with its history and all bytes."""
+    """Copy a repository into another lake, with its history and its own bytes; imported objects stay where they are."""
     with session(lake, as_json) as s:
         if not target:
             raise UsageError("No lake is named.", next="Give the folder or the TOML file of the other lake.")

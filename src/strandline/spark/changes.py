@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from strandline.errors import CommitExpired, InvalidRef, RefNotFound, TableNotFound
+from strandline.errors import CommitExpired, InvalidRef, RefNotFound, TableNotFound, UsageError
 from strandline.repository.branch import Branch
 from strandline.repository.feed import SCHEMA
 from strandline.repository.repository import Repository
@@ -57,6 +57,8 @@ def changes(
         BeforeSince: what came after that move was forgotten: all streams of the feed have read it.
         Conflict, CommitExpired: changes in between are not known any more.
     """
+    if not isinstance(repository, Repository):
+        raise UsageError(f"{repository!r} is not a repository.", next="Give what lake.repository(name) made.")
     found = repository.branch(branch) if isinstance(branch, str) else branch
     prefix = path if not path or path.endswith("/") else path + "/"
     told = found.feed.changes(prefix, since)
@@ -183,7 +185,8 @@ class _Records:
                 if found is not None:
                     return found
         raise TableNotFound(
-            f"{self._table.path!r} is not a table of {self._table.ref!r}.", next="Leave `rows` away to see its files."
+            f"{self._table.path!r} is not a table of {self._table.ref!r}.",
+            next="Without `rows` and `key` its files are told of.",
         )
 
     def at(self, commit: str, sign: int) -> TableRecord:

@@ -312,7 +312,8 @@ def check_session(spark: Any) -> None:
 
 def is_of_spark(error: BaseException) -> bool:
     """Whether an error came out of Spark, and not out of what a caller gave, as a `progress` that ends the work."""
-    return type(error).__module__.partition(".")[0] in ("pyspark", "py4j", "grpc")
+    is_named = type(error).__module__.partition(".")[0] in ("pyspark", "py4j", "grpc")
+    return is_named or isinstance(error, ConnectionError)  # as when its driver's other half has died
 
 
 def refuse_two_stores(core: RepositoryCore) -> None:

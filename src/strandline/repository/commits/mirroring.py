@@ -80,17 +80,32 @@ class MirroredTable:
     def spec(self, tree: Tree) -> Mirrored:
         """What workers need to know, by the record that a tree has and the first file."""
         held = self._record(tree)
-        if held is None and self._core.stores.trees.holds(tree, self.prefix, prefix_end(self.prefix) or ""):
+        trees, place = self._core.stores.trees, self.prefix.rstrip("/")
+        is_taken = trees.holds(tree, self.prefix, prefix_end(self.prefix) or "") or trees.find(tree, place) is not None
+        if held is None and is_taken:
             raise UsageError(
-                f"Objects lie below {self.prefix!r} already, and no table.",
+                f"Objects lie at {place!r} already, and no table.",
                 next="Mirror to another path, or delete them first.",
             )
+        self._refuse_nesting(tree)
         if held is not None:
             self._refuse_other_layout(held)
         record = self._now(held)
         fields = {field["name"]: field for field in record.fields}
         types = {name: fields[name]["type"] for name in record.partition_by}
         return Mirrored(self.prefix, self.record_path, self._format, types, columns_to_read(record))
+
+    def _refuse_nesting(self, tree: Tree) -> None:
+        """A table below another one would have its rows read as the other one's."""
+        trees = self._core.stores.trees
+        folders = self.prefix.split("/")[:-2]
+        above = ["/".join(folders[: depth + 1]) for depth in range(len(folders))]
+        other = next((one for one in above if trees.find(tree, f"{one}/{RECORD_NAME}") is not None), None)
+        if other is not None:
+            raise UsageError(
+                f"{self.prefix.rstrip('/')!r} and the table {other!r} would lie one in the other.",
+                next="Take another path.",
+            )
 
     def _now(self, held: TableRecord | None) -> TableRecord:
         """The record with what the arguments say."""
@@ -130,7 +145,7 @@ class MirroredTable:
         if self._format != "parquet":
             raise UsageError(
                 f"Files in {self._format} do not say which columns they have.",
-                next="Give columns, an Arrow schema without the columns that folders name.",
+                next="Mirror it from Python, with columns: an Arrow schema without the columns that folders name.",
             )
         try:
             first = self._store.head(self._under + self._first)
@@ -159,7 +174,7 @@ class MirroredTable:
             if kind_of({"type": kind}) in (None, "binary"):
                 raise UsageError(
                     f"{kind!r} is not a type of partition columns, for {name!r}.",
-                    next="Name a type of Spark's: string, integer, long, date, timestamp, or a decimal with its size.",
+                    next="Name it as schemas of Spark do: string, integer (not int), long, date, timestamp, decimal.",
                 )
         # a column of nothing but nulls gets a type with the first file that has values
         fields = [field for field in fields if field["type"] != "void"]
