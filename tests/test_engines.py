@@ -34,4 +34,7 @@ def test_an_engine_whose_package_is_missing_says_what_to_install(monkeypatch: py
 
 def test_our_engines_have_what_the_protocols_name() -> None:
     spark = engines.engine("spark")
-    assert all(callable(getattr(spark, name)) for name in ("read_table", "write_table", "marker", "copier"))
+    assert all(
+        callable(getattr(spark, name))
+        for name in ("read_table", "write_table", "surveyor", "copier", "folder", "tree_workers", "mover", "exporter")
+    )

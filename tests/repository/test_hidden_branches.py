@@ -71,7 +71,7 @@ def test_a_lake_can_stay_with_the_older_format(tmp_path: Path) -> None:
         assert formats(lake) == {"main": 5, "work": 5}
     (tmp_path / "strandline.toml").write_text("max_format = 5\n")
     assert find_settings(tmp_path).max_format == 5
-    for wrong in ("4", "9", "true", '"5"'):
+    for wrong in ("4", "10", "true", '"5"'):
         (tmp_path / "strandline.toml").write_text(f"max_format = {wrong}\n")
         with pytest.raises(InvalidSettings):
             find_settings(tmp_path)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from strandline.arguments import checked
 from strandline.engines import engine
 from strandline.errors import UsageError
 from strandline.ids import check_path
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+@checked()
 class BulkChanges(StagedWrites):
     """What a branch brings in, and how its tables are kept."""
 
