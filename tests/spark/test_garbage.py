@@ -113,7 +113,7 @@ def begun(branch: Branch, writer: str) -> Transaction:
     return tx
 
 
-FOREIGN = ("data/readme.txt", "elsewhere/x", "data/new\nline", "data/sl_branch=mine/x")
+FOREIGN = ("data/readme.txt", "elsewhere/x", "data/new line", "data/sl_branch=mine/x")
 
 
 def in_order(plan: GarbagePlan) -> GarbagePlan:
