@@ -126,8 +126,6 @@ class BulkChanges(StagedWrites):
             UncommittedChanges: staged changes lie at the table.
         """
         check_path(path)
-        if columns is not None and not isinstance(columns, pa.Schema):
-            raise UsageError(f"columns is not an Arrow schema, but {type(columns).__name__}.", next="Give a pa.Schema.")
         found = ImportSource(str(source), path)
         mirrored = MirroredTable(
             self._core,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from strandline.core.retention import DAY_US
-from strandline.errors import StrandlineError, UsageError
+from strandline.errors import StrandlineError
 from strandline.progress import Progress
 from strandline.tables.changing import changing
 from strandline.tables.place import TableRef
@@ -27,11 +27,7 @@ def keep_up(
     spark: Any,
 ) -> list[TableUpkeep]:
     """Follow rules on a branch; see `Branch.keep_up`."""
-    if isinstance(rules, UpkeepRule):
-        raise UsageError("Rules come in a list.", next="Give a list of UpkeepRule.")
     for rule in rules:
-        if not isinstance(rule, UpkeepRule):
-            raise UsageError(f"{rule!r} is not a rule.", next="Give a list of UpkeepRule.")
         rule.check()
     asked = ((table, _rule_of(table, rules)) for table in find_tables(branch))
     found = [(table, one) for table, one in asked if one is not None]
