@@ -51,7 +51,7 @@ def decode_keys(body: bytes, name: str) -> pa.StringArray:
     """The keys of a file.
 
     Raises:
-        Corrupted: the bytes are no such file.
+        Corrupted: the bytes are not a list of keys.
     """
     keys: pa.StringArray = _table(body, name).column("key").combine_chunks()
     return keys
@@ -83,7 +83,7 @@ def decode_parts(body: bytes, name: str) -> list[ListPart]:
     """The files of a list, in the order of their keys.
 
     Raises:
-        Corrupted: the bytes are no such list.
+        Corrupted: the bytes are not a list of files.
     """
     try:
         return msgspec.json.decode(body, type=list[ListPart])

@@ -31,7 +31,8 @@ POINTER = "_iceberg.metadata.json"
 MEND = "Restore the file from a backup, or drop the table from each branch and tag that has it."
 DELETED = 2
 """The status of an entry of a manifest that says which file has left the table."""
-_METADATA = re.compile(rf"{ICEBERG_ROOT}/[0-9a-f]{{20}}/[^/]+/metadata/[^/]+\.metadata\.json", re.ASCII)
+METADATA_KEY = rf"{ICEBERG_ROOT}/[0-9a-f]{{20}}/[^/]+/metadata/[^/]+\.metadata\.json"
+_METADATA = re.compile(METADATA_KEY, re.ASCII)
 _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "wasb": "abfs", "wasbs": "abfs", "abfss": "abfs"}
 """Schemes by which clients know the same store."""
 

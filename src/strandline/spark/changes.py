@@ -53,7 +53,7 @@ def changes(
 
     Raises:
         TableNotFound: `rows` or a `key` of a path that is not a table.
-        UsageError: a column of the key is none of the table's.
+        UsageError: the table has no such column.
         BeforeSince: what came after that move was forgotten: all streams of the feed have read it.
         Conflict, CommitExpired: changes in between are not known any more.
     """
@@ -111,7 +111,7 @@ def consolidated(spark: SparkSession, table: Table, told: pa.Table, key: Sequenc
     In a stream: `consolidated(spark, table, batch.toArrow(), ["id"])`, in `foreachBatch`.
 
     Raises:
-        UsageError: a column of the key is none of the table's, or of a type that names no row.
+        UsageError: the table has no such column, or its type cannot be a key.
     """
     records = _Records(table)
     newest = records.newest(told)
@@ -133,7 +133,7 @@ def consolidated(spark: SparkSession, table: Table, told: pa.Table, key: Sequenc
         for some, frame in scan_in_parts(spark, table, record, files, with_file=True) if files else ():
             frames.append(frame.join(F.broadcast(_events(spark, table, some, held)), FILE).drop(FILE))
     every = reduce(lambda left, right: left.unionByName(right, allowMissingColumns=True), frames)
-    # without the commits: what was known before `since` is told at one time, and may have come and gone in between
+    # without the commits: the feed gives one time to all that came before `since`, where a row may have come and gone
     shown = [name for name in every.columns if name not in (DIFF, COMMIT)]
     newest_of = F.max_by(COMMIT, DIFF).alias(COMMIT)
     net = every.groupBy(*map(quoted, shown)).agg(F.sum(DIFF).alias(DIFF), newest_of).where(F.col(DIFF) != 0)
@@ -186,7 +186,7 @@ class _Records:
                     return found
         raise TableNotFound(
             f"{self._table.path!r} is not a table of {self._table.ref!r}.",
-            next="Without `rows` and `key` its files are told of.",
+            next="Leave out `rows` and `key`: then its files are listed.",
         )
 
     def at(self, commit: str, sign: int) -> TableRecord:

@@ -24,7 +24,7 @@ from strandline.blob import BlobNotFound, BlobStore, open_store
 from strandline.branch.stores import Stores
 from strandline.core import promises
 from strandline.core.condemned import ListPart, without, write_part
-from strandline.core.iceberg_files import MEND, Named, named_by
+from strandline.core.iceberg_files import MEND, METADATA_KEY, Named, named_by
 from strandline.core.namespace import MARKER, READERS
 from strandline.core.physical import ICEBERG_ROOT, TRANSACTIONS_FOLDER
 from strandline.core.promises import GC_FOLDER, PARTS_FORMAT, Condemned
@@ -76,7 +76,7 @@ _OWNERS = (
     rf"(?s)^{TRANSACTIONS_FOLDER}/([0-9a-f]{{20}})/([0-9]{{16}})/.*$",
 )
 """Keys of what a transaction wrote, or of what is about it; the groups are branch and id."""
-_METADATA = rf"^{ICEBERG_ROOT}/[0-9a-f]{{20}}/[^/]+/metadata/[^/]+\.metadata\.json\z"
+_METADATA = rf"^{METADATA_KEY}\z"
 _LISTS_SCHEMA = "part STRING"
 Batches = Iterable[pa.RecordBatch]
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from strandline.backup.moving import Mover, MoverHere, Sizes, copy_file
 from strandline.blob import BlobNotFound, BlobStore, open_store
-from strandline.core.physical import ICEBERG_ROOT
+from strandline.core.iceberg_files import METADATA_KEY
 from strandline.errors import Corrupted, ObjectMissing, StorageError
 from strandline.progress import Progress
 from strandline.spark.metadata import range_rows
@@ -25,7 +25,7 @@ from strandline.tree.range_file import RangeInfo
 
 TASKS_PER_CORE = 16
 """A task may have the largest objects: with many tasks for each core none waits long for it."""
-METADATA = rf"^{ICEBERG_ROOT}/[0-9a-f]{{20}}/[^/]+/metadata/[^/]+\.metadata\.json\z"
+METADATA = rf"^{METADATA_KEY}\z"
 ROWS = "physical_address STRING, size BIGINT"
 DONE = "size BIGINT, refused BINARY"
 Batches = Iterable[pa.RecordBatch]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from strandline.errors import TableNotFound, UsageError
+from strandline.errors import ObjectMissing, TableNotFound, UsageError
 from strandline.repository.refs.ref import Ref, as_ref
 from strandline.shards.rows.codec import DIFF
 from strandline.spark.read import quoted, scan_files
@@ -40,7 +40,8 @@ def row_diff(
 
     Raises:
         TableNotFound: neither ref has the table.
-        UsageError: a column of the key is none of the table's, or a column changed its type.
+        ObjectMissing: a file elsewhere was written over between the refs.
+        UsageError: the table has no such column, or a column changed its type.
     """
     check_session(spark)
     if not isinstance(left, Ref):
@@ -71,7 +72,7 @@ def check_key(record: TableRecord, key: Sequence[str]) -> list[str]:
     """The columns of a key.
 
     Raises:
-        UsageError: one is none of the table's, or there is none.
+        UsageError: the table has no such column, or the key has no column.
     """
     names = [key] if isinstance(key, str) else list(key)
     unknown = [name for name in names if name not in record.names]
@@ -129,6 +130,7 @@ def _only(
         common: set[object] = set()
     else:
         common = {_identity(file) for file in files[0]} & {_identity(file) for file in files[1]}
+    _refuse_written_over(files)
     newest = records[1] or records[0]
     assert newest is not None
     frames = []
@@ -142,6 +144,18 @@ def _only(
                 kept.append(file)
         frames.append(scan_files(spark, table, record or newest, kept))
     return frames[0], frames[1]
+
+
+def _refuse_written_over(files: Sequence[Sequence[TableFile]]) -> None:
+    """Refuse files elsewhere that have other bytes on the two sides: those of the older side are gone."""
+    known = {file.info.physical_address: (file.info.size, file.info.checksum) for file in files[0]}
+    for file in files[1]:
+        before = known.get(file.info.physical_address)
+        if before is not None and before != (file.info.size, file.info.checksum):
+            raise ObjectMissing(
+                f"{file.info.path!r} was written over between the two refs: its rows of before are gone.",
+                next="Compare the files instead: ref.diff(other, path).",
+            )
 
 
 def _identity(file: TableFile) -> object:

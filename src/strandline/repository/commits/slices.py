@@ -68,7 +68,7 @@ class Slice(msgspec.Struct, frozen=True):
         has_levels: whether large trees of the repository have nodes.
         mirrored: what the files are, if they are those of a table.
         result: where the worker writes what it made; "" if nobody would go on with it.
-        listed: a digest of the listing of a result that there is; "" if there is none.
+        listed: a digest of the listing behind an earlier result; "" without one.
     """
 
     root: str
