@@ -70,6 +70,8 @@ def test_what_spark_left_is_never_seen_and_goes_on_the_deadlist(spark: SparkSess
         tx.table("t").write(numbers(spark, 0, 10))
         for name in ("_temporary/0/task/part-0.parquet", "part-late.parquet", ".part.crc"):
             namespace.put(f"{tx.data_prefix}sl_write={'0' * 20}/{name}", b"x")
+        mark_of_a_folder = f"{tx.data_prefix}sl_write={'1' * 20}"  # as S3A leaves them; no collection takes it
+        namespace.put(mark_of_a_folder, b"")
         tx.table("t").write(numbers(spark, 10, 20), mode="overwrite")
     assert ids(main, "t", spark) == list(range(10, 20))
     assert tx.result.leftovers >= 3
@@ -80,6 +82,7 @@ def test_what_spark_left_is_never_seen_and_goes_on_the_deadlist(spark: SparkSess
     assert found.dead == tx.result.leftovers
     left = {blob.key for blob in namespace.list(tx.data_prefix)}
     assert live <= left
+    assert mark_of_a_folder in left
     assert not any("0" * 20 in key for key in left)
     assert ids(main, "t", spark) == list(range(10, 20))
 

@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import get_args
 
+import pyarrow as pa
+
 from strandline.arguments import checked
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit
@@ -26,6 +28,7 @@ from strandline.core.physical import (
     transaction_prefix,
 )
 from strandline.core.repository_core import RepositoryCore
+from strandline.core.shapes import are_own
 from strandline.core.texts import check_text
 from strandline.engines import load
 from strandline.errors import (
@@ -119,7 +122,8 @@ class Publishing(Overlay):
                 safe="Nothing of it was published.",
                 next="Write them again, or abort.",
             )
-        dead = sorted(there - live)
+        unpublished = pa.array(sorted(there - live), pa.large_string())
+        dead: list[str] = unpublished.filter(pa.array(are_own(unpublished))).to_pylist()  # S3A leaves marks of folders
         folder = transaction_folder(self.branch_id, self.id)
         blobs.put(
             f"{folder}manifest-{digest}.parquet", encode_manifest(self._facts(), sorted_changes(self._claims.changes))
