@@ -166,7 +166,7 @@ def _listing(parts: int) -> Callable[[Any], Iterator[pa.RecordBatch]]:
     """The keys of the entries, and as many orphans, as a store would list them."""
 
     def run(batches: Any) -> Iterator[pa.RecordBatch]:
-        from strandline.spark.garbage import LISTED
+        from strandline.spark.garbage_tasks import LISTED
 
         for batch in batches:
             for part in batch.column(0).to_pylist():

@@ -219,7 +219,20 @@ def test_jobs_of_branches_tables_and_lakes(
     assert done("commit", "nyc/main", "--message", "many")["commit"]
     assert done("keep-up", "nyc/dev", "--tables", "t", "--min-files", "3")["tables"][0]["after"] == 1
     assert done("merge", "dev", "nyc/main", "--message", "merged")["commit"]
+    died = tmp_path / "rows" / "_temporary" / "0"
+    died.mkdir(parents=True)
+    (died / "part-00000.parquet").write_bytes(b"half")
     assert done("diff", "nyc/main~1/t", "main", str(tmp_path / "rows"), "--key", "k")["rows"] == 3
+    again = ["--lake", lake, "diff", "nyc/main~1/t", "main", str(tmp_path / "rows"), "--key", "k"]
+    with pytest.raises(SystemExit) as ended:  # what another run has ended is not written over
+        job.main(again)
+    assert ended.value.code == job.SPARK_FAILED
+    (tmp_path / "rows" / "_temporary").mkdir()
+    (tmp_path / "rows" / "mine.txt").write_text("not of a write")
+    with pytest.raises(SystemExit):
+        job.main(again)
+    assert (tmp_path / "rows" / "mine.txt").exists()
+    capsys.readouterr()
     told = done("changes", "nyc/main/t", str(tmp_path / "changes"), "--key", "k")
     assert told["rows"] == 3
     assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
@@ -414,8 +415,8 @@ class Lake:
     ) -> Repository:
         """Copy a repository into another lake, with its history, branches, tags, staged changes and all bytes.
 
-        It is in use meanwhile; each branch is copied as it is at one instant. The copy's name is written last. A call
-        that died is repeated: files that are there are not copied again. Imported objects stay references.
+        It is in use meanwhile; each branch is copied as it is at one instant. The copy's name is written when all of it
+        is there. A call that died is repeated, and copies no file again that is there. Imported objects are not copied.
 
         Args:
             lake: an open lake with other stores.
@@ -430,7 +431,7 @@ class Lake:
         from strandline.backup.load import bring, claim, finish, is_to_be_finished  # noqa: PLC0415 - few processes copy
         from strandline.backup.moving import Mover, MoverHere  # noqa: PLC0415 - few processes copy
         from strandline.backup.save import FilesAt, Source, save_one  # noqa: PLC0415 - few processes copy
-        from strandline.iceberg.upkeep import relocate  # noqa: PLC0415 - few processes copy
+        from strandline.iceberg.upkeep import relocate_in  # noqa: PLC0415 - few processes copy
 
         held = find_repository(self._kv, repository)
         known_as = check_repository_name(name or repository)
@@ -441,15 +442,18 @@ class Lake:
         stores = lake._stores(record)
         if not is_to_be_finished(record, lake._kv, stores):
             stores = claim(record, lake._kv, lake._stores, lake.id, run=run)
-            records = open_blobs(f"memory://{new_id()}")
-            files_at = FilesAt(stores.trees.blobs, "")
-            saved = save_one(records, Source(held, self._stores(held)), True, progress, mover, files_at)
-            bring(records, replace_fields(saved, record=record), record, lake._kv, stores, run)
+            with tempfile.TemporaryDirectory(prefix="strandline-copy-") as folder:
+                records = open_blobs(folder, synced=False)
+                files_at = FilesAt(stores.trees.blobs, "")
+                saved = save_one(records, Source(held, self._stores(held)), True, progress, mover, files_at)
+                saved = replace_fields(saved, record=record)
+                bring(
+                    records, saved, record, lake._kv, stores, run, lambda: relocate_in(stores.trees.blobs.own, progress)
+                )
         made = Repository(lake._core(record))
-        relocate(made, progress)
-        finish(record, stores)
         if check:
             _refuse_damaged(made)
+        finish(record, stores)
         return made
 
     def _namespace_url(self, record: RepositoryRecord) -> str:

@@ -111,20 +111,54 @@ class Dying:
         return read_record(*arguments)
 
 
-def test_a_copy_that_has_its_name_is_finished(
+def test_a_copy_gets_its_name_when_all_of_it_is_there(
     lake: Lake, other: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(lake, tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr("strandline.iceberg.upkeep.relocate", None)
-        with pytest.raises(TypeError):
+        patch.setattr("strandline.iceberg.upkeep.relocate_in", dies)
+        with pytest.raises(KeyboardInterrupt):
+            lake.copy_repository("nyc", other)
+    assert list(other.repositories()) == []
+    with monkeypatch.context() as patch:
+        patch.setattr("strandline.lake._refuse_damaged", dies)
+        with pytest.raises(KeyboardInterrupt):
             lake.copy_repository("nyc", other)
     other.repository("nyc").branch("main").put("mine", b"somebody uses it")
-    made = lake.copy_repository("nyc", other)
+    made = lake.copy_repository("nyc", other)  # goes on with what it died in
     assert made.branch("main").read("mine") == b"somebody uses it"
     assert str(tmp_path / "other") in Catalog(made.branch("main")).load_table("db.t").metadata_location
     with pytest.raises(AlreadyExists):
         lake.copy_repository("nyc", other)
+
+
+def dies(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_copy_meets_a_restore_that_was_interrupted(
+    lake: Lake, other: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(lake, tmp_path)
+    lake.backup(tmp_path / "saved")
+    with monkeypatch.context() as patch:
+        patch.setattr("strandline.backup.load._ref", dies)
+        with pytest.raises(KeyboardInterrupt):
+            other.restore(tmp_path / "saved")
+    before = sorted((tmp_path / "other").rglob("*"))
+    with pytest.raises(Conflict, match="is being restored as 'nyc'"):
+        lake.copy_repository("nyc", other)
+    assert sorted((tmp_path / "other").rglob("*")) == before
+    (made,) = other.restore(tmp_path / "saved")
+    assert made.fsck(content=True).is_sound
+
+
+def test_a_copy_that_was_deleted_is_made_again(lake: Lake, other: Lake, tmp_path: Path) -> None:
+    filled(lake, tmp_path)
+    lake.copy_repository("nyc", other)
+    other.delete_repository("nyc")
+    made = lake.copy_repository("nyc", other)
+    assert made.branch("main").read("a/07") == b"object 7"
 
 
 def test_of_two_copies_the_first_says_that_it_was_overtaken(

@@ -88,6 +88,23 @@ def test_a_record_stays_until_no_attempt_can_delete(repo: Repository) -> None:
     assert not list(stores.trees.blobs.list_keys(promises.GC_FOLDER))
 
 
+@pytest.mark.parametrize("lost", ["list", "parts"])
+def test_a_record_whose_lists_are_gone_stays_as_long(repo: Repository, lost: str) -> None:
+    stores = repo._core.stores
+    record, _ = condemned(repo)
+    key = promises.CONDEMNED + record.run.encode()
+    parts = promises.condemned_parts(stores, record)
+    stores.trees.blobs.delete_many([record.file] if lost == "list" else [part.file for part in parts])
+    for late in (-60_000_000, 3_000_000):  # a request that began in time may be sent again
+        until = stores.clock.now_us() - late
+        stores.kv.set(stores.records, key, encode(msgspec.structs.replace(record, until=until)))
+        repo.gc.run()
+        assert [one.run for one in promises.condemned(stores)] == [record.run]
+    stores.kv.set(stores.records, key, encode(msgspec.structs.replace(record, until=1)))
+    repo.gc.run()
+    assert promises.condemned(stores) == []
+
+
 def test_a_run_that_works_is_not_taken_over(repo: Repository) -> None:
     _, keys = condemned(repo, at=repo._core.stores.clock.now_us())
     with pytest.raises(Contention, match="Another run"):

@@ -16,7 +16,7 @@ import pytest
 import strandline
 from strandline import Branch
 from strandline.blob.local import LocalBlobStore
-from strandline.errors import Contention, NotFound, SchemaMismatch, UncommittedChanges, UsageError
+from strandline.errors import Contention, Corrupted, NotFound, SchemaMismatch, UncommittedChanges, UsageError
 from strandline.repository.commits import slices
 from strandline.repository.commits.resuming import Cut
 
@@ -51,7 +51,7 @@ def test_a_plain_folder_is_a_table_and_is_followed(main: Branch, source: Path) -
     (source / "_SUCCESS").write_text("")
     (source / ".part.crc").write_text("")
     done = main.mirror_table(source, "t")
-    assert done.objects == 4
+    assert done.objects == 2
     assert done.commit is not None
     assert rows(main) == [{"id": 1, "x": "a"}, {"id": 2, "x": "b"}, {"id": 3, "x": "c"}]
     table = main.table("t")
@@ -112,8 +112,13 @@ def test_a_file_that_is_written_over_in_as_many_bytes(main: Branch, source: Path
     main.mirror_table(source, "t")
     put(source, "a.parquet", id=[7])
     assert (source / "a.parquet").stat().st_size == size
+    with pytest.raises(Corrupted, match="written over"):
+        main.table("t").to_arrow()
     main.mirror_table(source, "t")
     assert main.table("t").count("id = 7") == 1
+    assert rows(main) == [{"id": 7}]
+    with pytest.raises(Corrupted, match="written over"):  # statistics and rows are those of two files
+        main._core.open("main~1").table("t").to_arrow("id = 3")
 
 
 def test_columns_come_and_get_wider(main: Branch, source: Path) -> None:
@@ -198,6 +203,49 @@ def test_a_source_that_changes_while_it_is_listed(main: Branch, source: Path, mo
     assert not main.table("t").exists()
     main.mirror_table(source, "t")
     assert main.table("t").count() == 1
+
+
+def test_a_writer_that_has_just_deleted_its_files(main: Branch, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(source, "a.parquet", id=[1])
+    main.mirror_table(source, "t")
+    head = main.commit_id
+    put(source, "_temporary/0/a.parquet", id=[2])
+    pages = slices._Listed._next_page
+
+    def changing(listed: slices._Listed) -> pa.Table:
+        (source / "a.parquet").unlink(missing_ok=True)
+        return pages(listed)
+
+    monkeypatch.setattr(slices._Listed, "_next_page", changing)
+    with pytest.raises(Contention, match="Every data file was listed and is gone"):
+        main.mirror_table(source, "t")
+    assert main.commit_id == head
+
+
+@pytest.mark.parametrize("folder", ["_delta_log", ".hoodie", "_spark_metadata"])
+def test_a_table_with_a_log_is_refused(main: Branch, source: Path, folder: str) -> None:
+    put(source, "a.parquet", id=[1])
+    (source / folder).mkdir()
+    (source / folder / "00000000000000000000.json").write_text("{}")
+    with pytest.raises(UsageError, match="its log says which of its files count"):
+        main.mirror_table(source, "t")
+    assert list(main.uncommitted()) == []
+
+
+def test_the_format_of_a_mirror_is_known(main: Branch, source: Path) -> None:
+    put(source, "b.parquet", id=[1])
+    main.mirror_table(source, "t")
+    (source / "a.json").write_text("{}")  # listed first
+    with pytest.raises(UsageError, match=r"files of other formats than parquet: 'a.json'"):
+        main.mirror_table(source, "t")
+
+
+def test_a_mirror_lies_where_a_table_can(main: Branch, source: Path) -> None:
+    put(source, "a.parquet", id=[1])
+    with pytest.raises(UsageError, match="without a '/' at its beginning"):
+        main.mirror_table(source, "/t")
+    main.mirror_table(source, "deep/t/")
+    assert main.table("deep/t").count() == 1
 
 
 def test_files_of_the_table_itself_are_not_lost(main: Branch, source: Path) -> None:
@@ -360,6 +408,35 @@ def test_a_note_of_spark_that_is_stale_is_not_believed(main: Branch, source: Pat
         pq.write_table(table, source / f"{name}.parquet")
     main.mirror_table(source, "t")
     assert main.table("t").record.names == ("c", "later")
+
+
+@pytest.mark.parametrize(
+    ("noted", "values", "expected"),
+    [
+        ("long", ["100", "20"], "string"),
+        ("long", pa.array([1, 2], pa.int32()), "integer"),
+        ("varchar(9)", ["a", "b"], "varchar(9)"),
+        ("timestamp_ntz", pa.array([1, 2], pa.timestamp("us")), "timestamp_ntz"),
+        ({"type": "array", "elementType": "long", "containsNull": True}, [["a"], ["b"]], "array"),
+        ({"type": "array", "elementType": "char(1)", "containsNull": True}, [["a"], ["b"]], "char"),
+        ({"type": "struct", "fields": [{"name": "x", "type": "date"}]}, [{"x": "a"}, {"x": "b"}], "string"),
+        ({"type": "map", "keyType": "string", "valueType": "long"}, [1, 2], "long"),
+        ({"type": "nothing that is known"}, [1, 2], "long"),
+    ],
+)
+def test_a_note_of_other_types_is_not_believed(
+    main: Branch, source: Path, noted: Any, values: Any, expected: str
+) -> None:
+    fields = [{"name": "c", "type": noted, "nullable": True, "metadata": {}}]
+    key = "org.apache.spark.sql.parquet.row.metadata"
+    note = json.dumps({"type": "struct", "fields": fields})
+    pq.write_table(pa.table({"c": values}).replace_schema_metadata({key: note}), source / "a.parquet")
+    main.mirror_table(source, "t")
+    found = main.table("t").record.fields[0]["type"]
+    assert expected in json.dumps(found)
+    assert main.table("t").to_arrow().num_rows == 2
+    if noted == "long" and expected == "string":
+        assert main.table("t").count("c = '100'") == 1
 
 
 @pytest.mark.parametrize(

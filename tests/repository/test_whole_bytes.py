@@ -15,6 +15,8 @@ import msgspec
 import pytest
 
 import strandline
+from strandline.blob import open_store
+from strandline.blob.local import LocalBlobStore
 from strandline.errors import Corrupted, LakeNotFound, StrandlineError, UsageError
 from strandline.fs import StrandlineFileSystem
 from strandline.lake import Lake
@@ -354,6 +356,48 @@ def test_an_export_goes_on_with_one_of_the_same_objects(main: Branch, tmp_path: 
     assert {path.name: path.read_text() for path in place.iterdir() if path.is_file()} == {
         str(n): str(9 - n) for n in range(9)
     }
+
+
+def test_a_path_that_no_object_store_takes_is_refused_first(main: Branch) -> None:
+    main.put_many({"t/a": b"1", "t/new\nline": b"2"})
+    with pytest.raises(UsageError, match="no control characters, which 'new"):
+        main.export("memory://odd/place", "t/")
+    assert list(open_store("memory://odd/place").list_keys()) == []
+
+
+def test_what_another_export_left_is_never_taken_for_what_a_third_call_goes_on_with(
+    main: Branch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main.put_many({f"t/{n}": f"{n}" for n in range(9)} | {f"u/{n}": f"{9 - n}" for n in range(9)})
+    url = f"file://{tmp_path}/place"
+    whole = {str(n): str(9 - n) for n in range(9)}
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    for moment in range(1, 5):  # the second export breaks off before one of its requests
+        with pytest.raises(KeyboardInterrupt):
+            main.export(url, "t/", progress=interrupt)
+        with monkeypatch.context() as patched:
+            left = [moment]
+            for name in ("put", "delete_many"):
+                real = getattr(LocalBlobStore, name)
+
+                def counted(
+                    store: LocalBlobStore, *given: Any, _real: Any = real, _left: list[int] = left, **named: Any
+                ) -> Any:
+                    _left[0] -= 1
+                    if _left[0] == 0:
+                        raise KeyboardInterrupt
+                    return _real(store, *given, **named)
+
+                patched.setattr(LocalBlobStore, name, counted)
+            with pytest.raises(KeyboardInterrupt):
+                main.export(url, "u/")
+        assert main.export(url, "u/") == 9
+        place = tmp_path / "place"
+        assert {path.name: path.read_text() for path in place.iterdir() if path.is_file()} == whole
+        shutil.rmtree(place)
 
 
 def test_of_two_exports_to_one_place_the_first_says_that_it_was_overtaken(main: Branch, tmp_path: Path) -> None:

@@ -39,3 +39,22 @@ def test_executors_export_what_one_process_does(spark: SparkSession, tmp_path: P
         with pytest.raises(StorageError, match="'t/7/x' are gone"):
             main.export(f"file://{tmp_path}/broken", "t/", spark=spark)
         assert (tmp_path / "broken" / ".strandline-export").exists()
+
+
+def test_executors_that_write_elsewhere_are_noticed(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store in memory is to each process what a folder is to machines without a mount."""
+    with (
+        strandline.open(tmp_path / "lake", create=True, synced=False) as lake,
+        strandline.open(tmp_path / "other", create=True, synced=False) as other,
+    ):
+        main = lake.create_repository("nyc").branch("main")
+        main.put_many({f"t/{n}": f"object {n}" for n in range(9)})
+        main.commit("all")
+        with pytest.raises(StorageError, match="does not see what the driver has put"):
+            main.export("memory://elsewhere/place", spark=spark)
+        with pytest.raises(StorageError, match="does not see what the driver has put"):
+            lake.backup("memory://elsewhere/saved", spark=spark)
+        lake.copy_repository("nyc", other, spark=spark)
+        assert not [path for path in (tmp_path / "other").rglob("*") if "seen" in path.name]

@@ -62,6 +62,59 @@ def test_spark_follows_the_tables_that_are_kept(spark: SparkSession, tmp_path: P
         assert set((tmp_path / "lake").rglob("*.parquet")) == there
 
 
+@pytest.mark.parametrize("damage", ["other rows", "gone", "no range"])
+def test_a_range_that_is_not_what_was_written_stops_the_mark(spark: SparkSession, tmp_path: Path, damage: str) -> None:
+    place = tmp_path / "lake[1]"  # Spark takes brackets for a pattern
+    with strandline.open(place, create=True, synced=False) as lake:
+        repo = lake.create_repository("nyc")
+        main = repo.branch("main")
+        for name in ("a", "b"):
+            main.put(name, b"live")
+            main.commit(name)
+        main.put("staged", b"live")
+        assert repo.gc.plan(grace_days=0, spark=spark).files == 0
+        (first, second) = place.rglob("_strandline/ranges/*.parquet")
+        other = second.read_bytes()
+        first.chmod(0o644)
+        if damage == "gone":
+            first.unlink()
+        else:
+            first.write_bytes(other if damage == "other rows" else b"PAR1")
+        before = {path for path in place.rglob("data/*/data/**/*") if path.is_file()}
+        assert before
+        with pytest.raises((Corrupted, ObjectMissing)) as caught:
+            repo.gc.run(grace_days=0, spark=spark)
+        assert "deleted" in str(caught.value)
+        assert first.name[:40] in str(caught.value)
+        assert {path for path in place.rglob("data/*/data/**/*") if path.is_file()} == before
+
+
+def test_what_is_marked_is_read_although_a_session_skips_files(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with strandline.open(tmp_path / "lake", create=True, synced=False) as lake:
+        repo = lake.create_repository("nyc")
+        repo.branch("main").put("staged", b"live")
+        write = garbage._SurveyOnSpark._write_marked
+
+        def lose(survey: garbage._SurveyOnSpark) -> None:
+            write(survey)
+            for key in survey._marked:
+                survey._blobs.put(key, b"PAR1 is all that is left")
+
+        monkeypatch.setattr(garbage._SurveyOnSpark, "_write_marked", lose)
+        names = [f"spark.sql.files.ignore{what}Files" for what in ("Corrupt", "Missing")]
+        for name in names:
+            spark.conf.set(name, "true")
+        try:
+            with pytest.raises(StrandlineError, match="Spark could not"):
+                repo.gc.run(grace_days=0, spark=spark)
+        finally:
+            for name in names:
+                spark.conf.unset(name)
+        assert repo.branch("main").read("staged") == b"live"
+
+
 # --- judging, and lists in parts --------------------------------------------------------------------------------------
 
 

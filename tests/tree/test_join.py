@@ -40,7 +40,9 @@ def test_parts_of_changes_make_the_tree_of_all_of_them(
     with small_ranges(flat_max=flat):
         store = memory_trees()
         base = make(store, model)
-        pieces = [(over(store, base, part), start) for part, start in zip(parts(edit, cuts), ["", *cuts], strict=True)]
+        pieces = [
+            (over(store, base, part).ref, start) for part, start in zip(parts(edit, cuts), ["", *cuts], strict=True)
+        ]
         assert join(TreeStore(store.blobs), pieces).id == over(store, base, edit).id
 
 
@@ -63,7 +65,7 @@ def test_parts_of_a_merge_make_the_merge(
         conflicts = {path: why for one in found for path, why in one.conflicts.items()}
         assert conflicts == whole.conflicts
         if not conflicts:
-            pieces = [(one.tree, start) for one, start in zip(found, ["", *cuts], strict=True)]
+            pieces = [(one.tree.ref, start) for one, start in zip(found, ["", *cuts], strict=True)]
             assert join(TreeStore(store.blobs), pieces).id == whole.tree.id
 
 

@@ -97,12 +97,19 @@ def claim(
 
 
 def bring(
-    place: BlobStore, saved: SavedRepository, record: RepositoryRecord, kv: Store, stores: Stores, run: str = ""
+    place: BlobStore,
+    saved: SavedRepository,
+    record: RepositoryRecord,
+    kv: Store,
+    stores: Stores,
+    run: str = "",
+    before_name: Callable[[], object] = lambda: None,
 ) -> None:
     """Write the records of a repository whose files are there: commits, then refs, then its name.
 
     Args:
         run: of a copy: refs that one before it wrote, which died, are written over, for nobody knows its name yet.
+        before_name: what else is to be done by then.
 
     Raises:
         Conflict: another run has begun, or somebody else has taken the name.
@@ -118,6 +125,7 @@ def bring(
     for key, value in pairs.items():
         found = decode(RefRecord, value, f"ref {key.decode()!r}")
         _ref(place, saved, stores, key, found, counts, run)
+    before_name()
     if run:
         _refuse_overtaken(stores, record, run)
     raw, held = read_record(kv, record.name)
@@ -132,14 +140,14 @@ def bring(
 
 
 def is_to_be_finished(record: RepositoryRecord, kv: Store, stores: Stores) -> bool:
-    """Whether a copy has its name, and died before all in it was."""
+    """Whether a copy has its name, and died before it was compared with its checksums."""
     _, held = read_record(kv, record.name)
     is_there = held is not None and held.id == record.id and held.state != "deleted"
     return is_there and RUN in (stores.kv.get(stores.records, CLAIM) or b"")
 
 
 def finish(record: RepositoryRecord, stores: Stores) -> None:
-    """Note that a copy is whole."""
+    """Note that a copy is whole: it is not to be made again."""
     stores.kv.set(stores.records, CLAIM, record.name.encode())
 
 
@@ -215,7 +223,7 @@ def _claim(stores: Stores, record: RepositoryRecord, run: str) -> None:
         stores.kv.set_if(stores.records, CLAIM, mine, ABSENT)
     except PredicateFailed:
         held = stores.kv.get(stores.records, CLAIM)
-        if held != mine:
+        if held != mine or run:
             raise Conflict(
                 f"This repository is being restored as {(held or b'').decode()!r}, or that was interrupted.",
                 next="Restore it under that name.",

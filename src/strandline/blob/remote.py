@@ -27,6 +27,7 @@ from strandline.blob.store import (
     NotRead,
     PutMode,
     read_from,
+    without_marks,
 )
 from strandline.errors import InvalidName, InvalidSettings, StoreUnavailable
 from strandline.parallel import THREADS, in_parallel
@@ -267,7 +268,8 @@ class RemoteBlobStore(BlobStore):
 
     def list_between(self, prefix: str, after: str, last: str | None) -> Iterator[list[BlobInfo]]:
         before = ""
-        for page in self._list_after(prefix, max(after, prefix) if after else ""):
+        pages = self._list_after(prefix, max(after, prefix) if after else "")
+        for page in without_marks(pages, after):
             found = [info for info in page if info.key > after and (last is None or info.key <= last)]
             keys = [before, *(info.key for info in page)]
             if any(left >= right for left, right in pairwise(keys)):
@@ -346,6 +348,9 @@ class RemoteBlobStore(BlobStore):
     def _failed(self, error: Exception, happened: str) -> StoreUnavailable:
         reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         advice = "See that the store runs and is reachable, then repeat the call."
+        if "Error parsing Path" in str(error) or isinstance(error, ValueError):
+            advice = "Rename the object: the library that reaches object stores takes no empty parts of keys, none of "
+            advice += "dots alone, and no control characters. What lies beside it can be used by longer prefixes."
         if isinstance(error, PermissionDeniedError | UnauthenticatedError):
             happened, advice = "no", "Give the credentials in the environment the right to use it."
         return StoreUnavailable(

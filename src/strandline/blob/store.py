@@ -214,3 +214,23 @@ class PartsStore(BlobStore):
     @abstractmethod
     def cut(self, key: str, size: int) -> None:
         """End a blob of parts after so many bytes, all of which are written; it is durable as one of `put` then."""
+
+
+def without_marks(pages: Iterable[Sequence[BlobInfo]], before: str = "") -> Iterator[list[BlobInfo]]:
+    """Pages of an ordered listing without marks of folders that show themselves as such.
+
+    A mark is an object of no bytes whose key ends in a slash, which the library of object stores takes away. So
+    `city=San` after `city=San Jose/part` is `city=San/`, and no object has the name. Other marks look like objects.
+
+    Args:
+        before: a key that the listing begins after.
+    """
+    for page in pages:
+        found = []
+        for info in page:
+            if info.size == 0 and info.key <= before < info.key + "/":
+                continue
+            found.append(info)
+            before = info.key
+        if found:
+            yield found

@@ -70,7 +70,7 @@ def _table(body: bytes, name: str) -> pa.Table:
 def _broken(name: str, why: object) -> Corrupted:
     return Corrupted(
         f"{name} is not a list of what a collection deletes: {why}.",
-        safe="Nothing was deleted.",
+        safe="Nothing refers to what was deleted.",
         next="Delete the file: the next collection finds anew what nothing refers to.",
     )
 

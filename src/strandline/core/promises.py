@@ -334,14 +334,10 @@ def end_condemned(stores: Stores, record: Condemned) -> None:
 
 def linked(stores: Stores) -> pa.StringArray:
     """All addresses on link records, and of uploads in parts, sorted."""
-    return pa.array(sorted(address for some in links_by_record(stores) for address in some), pa.string())
-
-
-def links_by_record(stores: Stores) -> Iterator[Sequence[str]]:
-    """The addresses of uploads in parts, and those on each link record."""
-    yield list(upload_places(stores))
+    found = list(upload_places(stores))
     for _, value in stores.kv.scan(stores.records, *keys_below(LINK)):
-        yield decode(Link, value, "a link record").addresses
+        found += decode(Link, value, "a link record").addresses
+    return pa.array(sorted(found), pa.string())
 
 
 def drop_links(stores: Stores, now: Microseconds, before: Microseconds) -> int:

@@ -134,7 +134,7 @@ class OnRef:
 
     def _url(self, key: str) -> str:
         """Where clients find a file: of a folder its plain path, which they do not decode."""
-        return url_of(self._core, key)
+        return url_of(self._core.resolver.namespace, key)
 
     def url_of(self, key: str) -> str:
         """Where clients find a file of the storage namespace."""
@@ -172,9 +172,8 @@ def store_properties(core: RepositoryCore) -> dict[str, str]:
     return found | ({"s3.region": given["region"], "client.region": given["region"]} if "region" in given else {})
 
 
-def url_of(core: RepositoryCore, key: str) -> str:
+def url_of(blobs: BlobStore, key: str) -> str:
     """Where clients find a file: of a folder its plain path, which they do not decode."""
-    blobs = core.resolver.namespace
     if blobs.local_path("x") is not None:
         return blobs.spark_url(key)
     return f"{blobs.url.partition('?')[0].rstrip('/')}/{key}"  # the query says how this process reaches the store

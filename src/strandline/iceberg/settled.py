@@ -45,13 +45,18 @@ def merged_entry(core: RepositoryCore, branch_id: BranchId, path: str, given: Si
     folder = names.files_below(key, branch_id)
     try:
         made = merged_table(
-            plan, ours, url_of(core, dest.physical_address), folder, lambda one: url_of(core, one), now_us // 1_000
+            plan,
+            ours,
+            url_of(core.resolver.namespace, dest.physical_address),
+            folder,
+            lambda one: url_of(core.resolver.namespace, one),
+            now_us // 1_000,
         )
     except BadUpdate as error:
         raise Clash(f"what the source changed cannot be applied: {error.what.removesuffix('.')}") from error
     if made.metadata is ours:
         return dest  # the branch has all of it
-    metadata = {**made.metadata, "location": url_of(core, folder)}
+    metadata = {**made.metadata, "location": url_of(core.resolver.namespace, folder)}
     data = encoded(metadata)
     place = names.new_metadata_key(key, branch_id, names.version_of(dest.physical_address) + 1)
     for name, content in (*made.files.items(), (place, data)):
@@ -76,4 +81,4 @@ def read_metadata(core: RepositoryCore, path: str, address: str) -> Json:
         ) from None
     except (msgspec.MsgspecError, BadUpdate) as error:
         raise Corrupted(f"The metadata of the table {path!r} cannot be read: {error}.") from None
-    return moved(metadata, address, core.resolver.namespace, lambda one: url_of(core, one))
+    return moved(metadata, address, core.resolver.namespace, lambda one: url_of(core.resolver.namespace, one))

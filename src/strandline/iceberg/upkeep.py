@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
+from strandline.blob import BlobStore
 from strandline.errors import UsageError
 from strandline.iceberg import names
 from strandline.iceberg.expiry import expiring
 from strandline.iceberg.names import Identifier
-from strandline.iceberg.publishing import ATTEMPTS, OnRef
+from strandline.iceberg.publishing import ATTEMPTS, url_of
 from strandline.iceberg.refusals import Stale
 from strandline.iceberg.relocation import Relocated
 from strandline.iceberg.relocation import relocate as relocate_files
@@ -129,5 +131,9 @@ def relocate(repository: Repository, progress: Progress = no_progress) -> Reloca
     Args:
         progress: told what is being done, how much of it is done, and of how much.
     """
-    ref = OnRef(repository.default_branch)
-    return relocate_files(repository._core.stores.trees.blobs.own, ref.url_of, progress)
+    return relocate_in(repository._core.stores.trees.blobs.own, progress)
+
+
+def relocate_in(namespace: BlobStore, progress: Progress = no_progress) -> Relocated:
+    """The same of a storage namespace, which may have no name in its lake yet."""
+    return relocate_files(namespace, partial(url_of, namespace), progress)

@@ -11,7 +11,6 @@ import pyarrow as pa
 from strandline.arguments import checked
 from strandline.engines import engine
 from strandline.errors import UsageError
-from strandline.ids import check_path
 from strandline.operations import logged
 from strandline.progress import Progress, no_progress
 from strandline.repository.commits.drafts import make_draft
@@ -125,18 +124,20 @@ class BulkChanges(StagedWrites):
             Contention: a file was listed and is gone, or others kept changing the table.
             UncommittedChanges: staged changes lie at the table.
         """
-        check_path(path)
-        found = ImportSource(str(source), path)
+        table = self.table(path)
+        _, held = table._find_record()
+        found = ImportSource(str(source), table.path)
         mirrored = MirroredTable(
             self._core,
             self._at,
             found,
-            file_format=file_format,
+            # of a table that is there it is known: a file of another one may be listed first
+            file_format=file_format or (None if held is None else held.file_format),
             columns=None if columns is None else spark_fields(columns),
             partition_types=partition_types or {},
             options=options,
         )
-        text = message if message is not None else f"Mirror {found.shown} as {path}"
+        text = message if message is not None else f"Mirror {found.shown} as {table.path}"
         draft = make_draft(self._core, text, metadata, committer, None)
         workers = None if spark is None else engine("spark").import_workers(spark)
         return mirror_table(self._core, self._at, found, mirrored, draft, progress, workers)

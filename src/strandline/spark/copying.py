@@ -14,15 +14,21 @@ from strandline.core.repository_core import RepositoryCore
 from strandline.errors import StorageError, StrandlineError
 from strandline.progress import Progress
 from strandline.repository.jobs.copying import Copied, Copier, CopyTask, copy_one
+from strandline.repository.refs.exporting import UNDER_WAY
 from strandline.results.rows import ObjectInfo
+from strandline.spark.reach import is_elsewhere
 from strandline.spark.session import check_session, described, reason_of, refuse_two_stores
-from strandline.spark.versions import refuse_other_versions
+from strandline.spark.versions import Task, of_this_version, refuse_other_versions
 
 SCHEMA = "path STRING, size LONG, checksum STRING, error STRING"
 
 
-def copier(spark: SparkSession) -> Copier:
-    """Copies objects in tasks of a Spark job."""
+def copier(spark: SparkSession, mark: str = "") -> Copier:
+    """Copies objects in tasks of a Spark job.
+
+    Args:
+        mark: a key at the target, without which tasks do not write; "" if it is a lake that Spark uses anyway.
+    """
 
     def copy(target: BlobStore, tasks: Sequence[CopyTask]) -> Iterator[Copied]:
         if not tasks:
@@ -33,7 +39,7 @@ def copier(spark: SparkSession) -> Copier:
         rows = spark.createDataFrame(pa.table(columns)).repartition(min(len(tasks), _parallelism(spark)))
         try:
             with described(spark, f"strandline: copy {len(tasks)} objects"):
-                done = rows.mapInArrow(_copies(target.url), SCHEMA).toArrow().to_pylist()
+                done = rows.mapInArrow(of_this_version(_copies(target.url, mark)), SCHEMA).toArrow().to_pylist()
         except Exception as error:
             raise StorageError(
                 f"Spark could not copy the objects: {reason_of(error)}.",
@@ -58,29 +64,34 @@ def exporter(
     """
     check_session(spark)
     refuse_two_stores(core)
-    copy = copier(spark)
+    copy = copier(spark, UNDER_WAY)
 
     def export(place: BlobStore, items: Sequence[tuple[ObjectInfo, str]]) -> None:
         tasks = []
         for info, relative in items:
             store, key = core.resolver.resolve(info.physical_address)
             tasks.append(CopyTask(info.path, store.url, key, relative, info.size, info.checksum))
-        for done, _ in enumerate(copy(place, tasks), 1):
-            progress("exporting", done, len(tasks))
+        done = sum(1 for _ in copy(place, tasks))
+        progress("exporting", done, len(tasks))
 
     return export
 
 
-def _copies(target_url: str) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
+def _copies(target_url: str, mark: str) -> Task:
     def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         target = open_store(target_url)
+        wrong = is_elsewhere(target, mark) if mark else None
         stores: dict[str, BlobStore] = {}
         for batch in batches:
             found = []
             for row in batch.to_pylist():
                 task = CopyTask(**row)
-                source = stores.setdefault(task.source_url, open_store(task.source_url))
                 try:
+                    if wrong is not None:
+                        raise wrong
+                    if task.source_url not in stores:
+                        stores[task.source_url] = open_store(task.source_url)
+                    source = stores[task.source_url]
                     found.append({**msgspec.structs.asdict(copy_one(source, target, task)), "error": None})
                 except StrandlineError as error:
                     found.append({"path": task.path, "size": 0, "checksum": "", "error": str(error)})

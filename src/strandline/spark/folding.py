@@ -26,7 +26,7 @@ from strandline.branch.staged import SCAN_PAGE_KEYS, staged_window
 from strandline.branch.stores import Stores
 from strandline.core.physical import staged_part_key
 from strandline.core.repository_core import RepositoryCore
-from strandline.errors import ObjectMissing, StorageError, StoreUnavailable
+from strandline.errors import FormatError, ObjectMissing, StorageError, StoreUnavailable
 from strandline.ids import BranchId, StagingToken
 from strandline.progress import Progress
 from strandline.repository.commits.settling import TreeWorkers
@@ -260,7 +260,7 @@ def _has_special(job: _Job, part: _Part, trees: TreeStore) -> _Made:
 
 
 def _joined(trees: TreeStore, parts: Sequence[_Part], made: Sequence[_Made]) -> Tree:
-    return join(trees, [(trees.tree(one.tree), part.start) for one, part in zip(made, parts, strict=True)])
+    return join(trees, [(one.tree, part.start) for one, part in zip(made, parts, strict=True)])
 
 
 # --- tasks ------------------------------------------------------------------------------------------------------------
@@ -274,6 +274,7 @@ def _done(
     """What tasks made of parts, in their order.
 
     Raises:
+        ObjectMissing, Corrupted, NewerFormat: a file cannot be read.
         StorageError: Spark failed.
     """
     refuse_other_versions(spark)
@@ -281,7 +282,9 @@ def _done(
     frame = spark.createDataFrame(rows).repartitionByRange(len(parts), "at")
     try:
         with described(spark, f"strandline: {what}"):
-            tasks = frame.mapInArrow(_working(msgspec.msgpack.encode(job), work), "at LONG, made BINARY, gone BINARY")
+            tasks = frame.mapInArrow(
+                _working(msgspec.msgpack.encode(job), work), "at LONG, made BINARY, refused BINARY"
+            )
             found = watched(spark, tasks.toArrow, progress, what).to_pylist()
     except Exception as error:
         if not is_of_spark(error):
@@ -292,13 +295,13 @@ def _done(
             next="Look at Spark's logs, then repeat the call.",
         ) from error
     for row in found:
-        if row["gone"]:
-            raise pickle.loads(row["gone"])
+        if row["refused"]:
+            raise pickle.loads(row["refused"])
     in_order = sorted(found, key=lambda row: int(row["at"]))
     return [msgspec.msgpack.decode(row["made"], type=_Made) for row in in_order]
 
 
-_ANSWER = pa.schema([("at", pa.int64()), ("made", pa.binary()), ("gone", pa.binary())])
+_ANSWER = pa.schema([("at", pa.int64()), ("made", pa.binary()), ("refused", pa.binary())])
 
 
 def _working(told: bytes, work: Work) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
@@ -308,12 +311,12 @@ def _working(told: bytes, work: Work) -> Callable[[Batches], Iterator[pa.RecordB
         trees = TreeStore(open_store(job.url), CACHE_MAX_BYTES, has_levels=job.has_levels)
         for batch in batches:
             for row in batch.to_pylist():
-                made, gone = None, None
+                made, refused = None, None
                 try:
                     done = work(job, msgspec.msgpack.decode(row["part"], type=_Part), trees)
                     made = msgspec.msgpack.encode(done)
-                except ObjectMissing as error:  # the layers of the branch may have moved
-                    gone = pickle.dumps(error)
-                yield pa.RecordBatch.from_pydict({"at": [row["at"]], "made": [made], "gone": [gone]}, _ANSWER)
+                except (ObjectMissing, FormatError) as error:  # the layers of the branch may have moved
+                    refused = pickle.dumps(error)
+                yield pa.RecordBatch.from_pydict({"at": [row["at"]], "made": [made], "refused": [refused]}, _ANSWER)
 
     return run

@@ -7,30 +7,29 @@ driver knows the ranges, the transactions, and the names of those lists.
 
 from __future__ import annotations
 
+import pickle
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import reduce
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from strandline.blob import BlobNotFound, BlobStore, open_store
+from strandline.blob import BlobStore
 from strandline.branch.stores import Stores
 from strandline.core import promises
-from strandline.core.condemned import ListPart, without, write_part
-from strandline.core.iceberg_files import MEND, METADATA_KEY, Named, named_by
+from strandline.core.condemned import ListPart
+from strandline.core.iceberg_files import METADATA_KEY
 from strandline.core.namespace import MARKER, READERS
-from strandline.core.physical import ICEBERG_ROOT, TRANSACTIONS_FOLDER
+from strandline.core.physical import TRANSACTIONS_FOLDER
 from strandline.core.promises import GC_FOLDER, PARTS_FORMAT, Condemned
 from strandline.core.repository_core import RepositoryCore
-from strandline.core.shapes import are_own
-from strandline.errors import Corrupted, StorageError, StoreUnavailable, StrandlineError
+from strandline.errors import StorageError, StoreUnavailable, StrandlineError
 from strandline.ids import new_id
 from strandline.progress import Progress, no_progress
 from strandline.repository.upkeep.files import SHARDS
@@ -49,36 +48,29 @@ from strandline.repository.upkeep.judging import (
     Surveyor,
     SurveyorHere,
     Verdict,
-    delete_listed,
     fate_of,
-    listed_in,
 )
-from strandline.spark.metadata import range_rows
+from strandline.spark import garbage_tasks
+from strandline.spark.garbage_tasks import NAMED
+from strandline.spark.metadata import strict_reader
+from strandline.spark.read import explicit
 from strandline.spark.session import check_session, described, is_of_spark, parallelism, reason_of, watched
-from strandline.spark.versions import refuse_other_versions
+from strandline.spark.versions import of_this_version, refuse_other_versions
 from strandline.tree.range_file import RangeInfo
 
 TASKS_PER_CORE = 4
+RANGE_TASKS_PER_CORE = 16
 PART_KEYS = 10_000
 """Of a list of what goes: a part that is not gone by the end of a round is begun again."""
 ONE_LIST_KEYS = 100_000
 """If no more go in all, one list has them, which every version reads."""
 MARKED_ROWS = 1_000_000
-NAMED_AT_ONCE = 10_000
+LINKS_PER_GROUP = 100_000
 WALKED = ("metadata", "list", "manifest")
 """What is read of Iceberg's files, each kind naming the next ones."""
-NAMED = ("kind", "key", "source")
-LISTED = pa.schema(
-    [("key", pa.string()), ("size", pa.int64()), ("time", pa.int64()), ("own", pa.bool_()), ("owner", pa.string())]
-)
-_OWNERS = (
-    rf"(?s)^(?:data/sl_branch=|{ICEBERG_ROOT}/[^/]*/)([0-9a-f]{{20}})\.txn-([0-9]{{16}})/.*$",
-    rf"(?s)^{TRANSACTIONS_FOLDER}/([0-9a-f]{{20}})/([0-9]{{16}})/.*$",
-)
-"""Keys of what a transaction wrote, or of what is about it; the groups are branch and id."""
 _METADATA = rf"^{METADATA_KEY}\z"
-_LISTS_SCHEMA = "part STRING"
-Batches = Iterable[pa.RecordBatch]
+FOUND = "key STRING, error BINARY"
+_LISTS_SCHEMA = "part STRING, error BINARY"
 
 
 def surveyor(spark: SparkSession) -> Surveyor:
@@ -112,7 +104,9 @@ class _SurveyorOnSpark:
         linked = _write_links(stores, record)
         try:
             with _ending(), described(self._spark, "strandline: take linked files out of the lists"):
-                rows = self._over(parts).mapInArrow(_settles(blobs.url, record.folder, linked), _LISTS_SCHEMA)
+                rows = self._over(parts).mapInArrow(
+                    of_this_version(garbage_tasks.settles(blobs.url, record.folder, linked)), _LISTS_SCHEMA
+                )
                 return sorted(_parts_of(rows), key=lambda part: part.first)
         finally:
             with suppress(StoreUnavailable):
@@ -124,7 +118,7 @@ class _SurveyorOnSpark:
             return SurveyorHere().delete(core, round, parts)
         url = core.stores.trees.blobs.own.url
         with _ending(), described(self._spark, f"strandline: delete garbage of {core.name}"):
-            rows = self._over(parts).mapInArrow(_deletes(url, round), _LISTS_SCHEMA)
+            rows = self._over(parts).mapInArrow(of_this_version(garbage_tasks.deletes(url, round)), _LISTS_SCHEMA)
             return watched(self._spark, lambda: _parts_of(rows), self._progress, "deleting")
 
     def _over(self, parts: Sequence[ListPart]) -> DataFrame:
@@ -153,30 +147,25 @@ def _ending() -> Iterator[None]:
         ) from error
 
 
-GONE = "gone"
-"""What a task says of a list that is not there: another process has brought the run to an end."""
-
-
 def _parts_of(rows: DataFrame) -> list[ListPart]:
     """What tasks tell.
 
     Raises:
-        BlobNotFound: a list is gone.
+        BlobNotFound: a list is gone: another process has brought the run to an end.
+        Corrupted: a list cannot be read.
     """
-    texts = rows.toArrow().column(0).to_pylist()
-    if GONE in texts:
-        raise BlobNotFound("a list of what goes")
-    return [msgspec.json.decode(text, type=ListPart) for text in texts]
+    told = rows.toArrow()
+    for error in told.column("error").drop_null().to_pylist():
+        raise pickle.loads(error)
+    return [msgspec.json.decode(text, type=ListPart) for text in told.column("part").to_pylist()]
 
 
 def _write_links(stores: Stores, record: Condemned) -> str:
-    """All that links were announced to, in the order of their records; returns the key of the file."""
+    """All that links were announced to, sorted: tasks read the row groups that they need; returns the file's key."""
     key = f"{record.folder}linked-{new_id()}.parquet"
-    schema = pa.schema([("key", pa.string())])
+    linked = promises.linked(stores)
     with tempfile.TemporaryFile() as file:
-        with pq.ParquetWriter(file, schema, compression="zstd") as writer:
-            for addresses in promises.links_by_record(stores):
-                writer.write_table(pa.table([pa.array(addresses, pa.string())], schema))
+        pq.write_table(pa.table({"key": linked}), file, compression="zstd", row_group_size=LINKS_PER_GROUP)
         file.seek(0)
         stores.trees.blobs.put(key, file, "create")
     return key
@@ -192,14 +181,18 @@ class _SurveyOnSpark:
         self._blobs: BlobStore = core.stores.trees.blobs
         self._folder = f"{GC_FOLDER}/{run}/"
         self._held: list[DataFrame] = []
-        self._ranges: Sequence[RangeInfo] = ()
+        self._of_ranges: DataFrame | None = None
         self._iceberg: list[DataFrame] = []
         self._waiting: list[pa.StringArray] = []
         self._marked: list[str] = []
         self._goes: DataFrame | None = None
-        with self._reading("list the files"):
-            self._files = self._kept(self._listed())
-            self._count = watched(spark, self._files.count, progress, "listing files")
+        try:
+            with self._reading("list the files"):
+                self._files = self._kept(self._listed())
+                self._count = watched(spark, self._files.count, progress, "listing files")
+        except BaseException:
+            self.close()  # nobody has it yet
+            raise
 
     # --- what is there ------------------------------------------------------------------------------------------------
 
@@ -215,7 +208,10 @@ class _SurveyOnSpark:
             }
         )
         frame = self._spark.createDataFrame(rows).repartitionByRange(len(edges), "at")
-        return frame.mapInArrow(_lists(self._blobs.url), "key STRING, size LONG, time LONG, own BOOLEAN, owner STRING")
+        return frame.mapInArrow(
+            of_this_version(garbage_tasks.lists(self._blobs.url)),
+            "key STRING, size LONG, time LONG, own BOOLEAN, owner STRING",
+        )
 
     def _kept(self, frame: DataFrame) -> DataFrame:
         """A frame that is computed once, on the disks of the executors. If one is lost, it is computed again: what has
@@ -236,28 +232,50 @@ class _SurveyOnSpark:
         if self._waiting:
             key = f"{self._folder}marked-{new_id()}.parquet"
             body = pa.BufferOutputStream()
-            table = pa.table({"physical_address": pa.concat_arrays(self._waiting)})
+            table = pa.table({"key": pa.concat_arrays(self._waiting)})
             pq.write_table(table, body, compression="zstd")
             self._blobs.put(key, body.getvalue().to_pybytes(), "create")
             self._marked.append(key)
             self._waiting = []
 
     def mark_ranges(self, ranges: Sequence[RangeInfo]) -> None:
-        self._ranges = ranges
+        """Ranges are read in Python workers, which compare each with its id, as one process does."""
+        if not ranges:
+            return
+        tasks = min(len(ranges), RANGE_TASKS_PER_CORE * parallelism(self._spark))
+        columns = {name: [getattr(info, name) for info in ranges] for name in RangeInfo.__struct_fields__}
+        rows = self._spark.createDataFrame(pa.table({"at": range(len(ranges)), **columns}))
+        read = (
+            rows.repartitionByRange(tasks, "at")
+            .drop("at")
+            .mapInArrow(of_this_version(garbage_tasks.keys_of(self._blobs.url)), FOUND)
+        )
+        with self._reading("read the ranges"):
+            self._of_ranges = self._sound(self._kept(read))
+
+    def _sound(self, found: DataFrame) -> DataFrame:
+        """What tasks found, if they could read all of it; whenever some of it is computed again, that is asked again.
+
+        Raises:
+            ObjectMissing, Corrupted, NewerFormat, UsageError: a file cannot be read.
+        """
+        for row in found.where("error IS NOT NULL").limit(1).collect():
+            error: StrandlineError = pickle.loads(row["error"])
+            error.now_safe("Nothing was deleted.")
+            raise error
+        failed = F.raise_error(F.lit("a file that could be read cannot be read any more"))
+        return found.withColumn("key", F.when(F.col("error").isNull(), F.col("key")).otherwise(failed)).drop("error")
 
     def mark_iceberg(self) -> None:
         """Metadata, manifest lists and manifests are read in Python workers, a job for each kind; each file once."""
         with self._reading("follow the metadata of Iceberg's tables"):
-            # the beginning alone can be looked up in the statistics of ranges
-            below = F.col("key").startswith(f"{ICEBERG_ROOT}/")
-            metadata = self._referred().where(below & F.col("key").rlike(_METADATA)).distinct()
+            metadata = self._referred().where(F.col("key").rlike(_METADATA)).distinct()
             there = self._files.select("key", F.lit(True).alias("there"))
             found = metadata.join(there, "key", "left").select(
                 F.lit("metadata").alias("kind"),
                 "key",
                 # one that came after the files were listed may be lost as well: fsck tells of that
                 F.when(F.col("there"), F.col("key")).otherwise("").alias("source"),
-                F.lit(None).cast("string").alias("error"),
             )
             levels = [self._kept(found)]
             for kind in WALKED:
@@ -272,29 +290,22 @@ class _SurveyOnSpark:
             self._iceberg = [level.select("key") for level in levels[1:]]
 
     def _walked(self, wanted: DataFrame) -> DataFrame:
-        """What some files of Iceberg's name, each once.
-
-        Raises:
-            Corrupted: one of them cannot be read.
-        """
-        schema = "kind STRING, key STRING, source STRING, error STRING"
-        read = wanted.mapInArrow(_reads(self._blobs.url), schema)
-        found = self._kept(read.dropDuplicates(["kind", "key", "error"]))
-        for row in found.where("error IS NOT NULL").orderBy("key").limit(1).collect():
-            raise Corrupted(row["error"], next=MEND)
-        return found
+        """What some files of Iceberg's name, each once."""
+        read = wanted.mapInArrow(
+            of_this_version(garbage_tasks.reads(self._blobs.url)),
+            "kind STRING, key STRING, source STRING, error BINARY",
+        )
+        return self._sound(self._kept(read.dropDuplicates(["kind", "key", "error"])))
 
     def _referred(self) -> DataFrame:
         """The keys that somebody refers to, as far as it is known by now; some several times."""
         self._write_marked()
-        schema = "physical_address STRING"
-        frames = [range_rows(self._spark, self._core.resolver.namespace, self._ranges, schema)]
+        frames = [] if self._of_ranges is None else [self._of_ranges]
         if self._marked:
-            urls = [self._core.resolver.namespace.spark_url(key) for key in self._marked]
-            frames.append(self._spark.read.schema(schema).parquet(*urls))
-        column = F.col("physical_address")
-        rows = reduce(DataFrame.union, frames).where(column.isNotNull() & ~column.contains("://"))
-        return reduce(DataFrame.union, self._iceberg, rows.select(column.alias("key")))
+            urls = [explicit(self._core.resolver.namespace.spark_url(key)) for key in self._marked]
+            frames.append(strict_reader(self._spark, "key STRING").parquet(*urls))
+        every = [*(frame.select("key") for frame in frames), *self._iceberg]
+        return reduce(DataFrame.union, every, self._spark.createDataFrame([], "key STRING"))
 
     # --- what goes ----------------------------------------------------------------------------------------------------
 
@@ -322,7 +333,7 @@ class _SurveyOnSpark:
         reserved = (key == MARKER) | key.startswith(READERS) | key.startswith(SHARDS)
         lists = files.where((F.col("state") == "listed") & key.startswith(f"{TRANSACTIONS_FOLDER}/"))
         lists = lists.where(F.substring_index(key, "/", -1).startswith("deadlist-")).select("key")
-        dead = lists.mapInArrow(_listed_dead(self._blobs.url), "key STRING").distinct()
+        dead = lists.mapInArrow(of_this_version(garbage_tasks.listed_dead(self._blobs.url)), "key STRING").distinct()
         free = files.where(~reserved).join(self._referred().distinct(), "key", "left_anti")
         free = free.join(dead.withColumn("is_dead", F.lit(True)), "key", "left")
         state, is_dead = F.coalesce("state", F.lit("")), (F.col("state") == "listed") & F.col("is_dead")
@@ -339,7 +350,7 @@ class _SurveyOnSpark:
         if self._blobs.local_path("x") is None:
             return told_of.withColumn("away", F.lit(False))
         schema = "key STRING, size LONG, fate STRING, why INT, away BOOLEAN"
-        return told_of.mapInArrow(_marks_links(self._blobs.url), schema)
+        return told_of.mapInArrow(of_this_version(garbage_tasks.marks_links(self._blobs.url)), schema)
 
     def _verdict(self, judged: DataFrame) -> Verdict:
         counted = (F.count("*").alias("files"), F.sum("size").alias("bytes"))
@@ -392,7 +403,9 @@ class _SurveyOnSpark:
             record = msgspec.structs.replace(record, in_parts=True)
             tasks = -(-record.count // PART_KEYS)
             sorted_keys = goes.repartitionByRange(tasks, "key").sortWithinPartitions("key")
-            rows = sorted_keys.mapInArrow(_writes_lists(self._blobs.url, record.folder), _LISTS_SCHEMA)
+            rows = sorted_keys.mapInArrow(
+                of_this_version(garbage_tasks.writes_lists(self._blobs.url, record.folder)), _LISTS_SCHEMA
+            )
             parts = sorted(_parts_of(rows), key=lambda part: part.first)
         now = self._stores.clock.now_us()  # it takes minutes to write the lists
         promises.write_condemned_parts(self._stores, msgspec.structs.replace(record, at=now), parts)
@@ -418,143 +431,3 @@ class _SurveyOnSpark:
                 safe="Nothing was deleted.",
                 next="Run `strandline fsck`, or collect without Spark.",
             ) from error
-
-
-# --- in tasks ---------------------------------------------------------------------------------------------------------
-
-
-def _lists(url: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
-        blobs = open_store(url)
-        for batch in batches:
-            for row in batch.to_pylist():
-                for page in blobs.list_between("", row["after"], row["last"]):
-                    keys = pa.array([info.key for info in page], pa.string())
-                    columns = [
-                        keys,
-                        pa.array([info.size for info in page], pa.int64()),
-                        pa.array([info.modified_at_us for info in page], pa.int64()),
-                        pa.array(are_own(keys.cast(pa.large_string())), pa.bool_()),
-                        owners_of(keys),
-                    ]
-                    yield pa.RecordBatch.from_arrays(columns, schema=LISTED)
-
-    return run
-
-
-def owners_of(keys: pa.StringArray) -> pa.StringArray:
-    """The transactions that files belong to: branch id and id of 16 digits; null for all others."""
-    found = pa.nulls(len(keys), pa.string())
-    for pattern in _OWNERS:
-        is_so = pc.match_substring_regex(keys, pattern)
-        found = pc.if_else(is_so, pc.replace_substring_regex(keys, pattern, r"\1\2"), found)
-    return found
-
-
-def _reads(url: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Reads files in a Python worker, which gets the address of the store and finds credentials where it runs."""
-
-    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
-        blobs = open_store(url)
-        schema = pa.schema([(name, pa.string()) for name in (*NAMED, "error")])
-        for batch in batches:
-            for row in batch.to_pylist():
-                if not row["source"] and not blobs.exists(row["key"]):
-                    continue
-                try:
-                    named = named_by(blobs, Named(row["kind"], row["key"], row["source"]))
-                except StrandlineError as error:
-                    told = {"kind": "file", "key": row["key"], "source": row["source"], "error": error.what}
-                    yield pa.RecordBatch.from_pylist([told], schema)
-                    continue
-                for first in range(0, len(named), NAMED_AT_ONCE):
-                    some = named[first : first + NAMED_AT_ONCE]
-                    columns = [pa.array([getattr(one, name) for one in some], pa.string()) for name in NAMED]
-                    yield pa.RecordBatch.from_arrays([*columns, pa.nulls(len(some), pa.string())], schema=schema)
-
-    return run
-
-
-def _listed_dead(url: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Reads deadlists: of each, what its own transaction wrote."""
-
-    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
-        blobs = open_store(url)
-        for batch in batches:
-            for row in batch.to_pylist():
-                keys = pa.array(listed_in(blobs, row["key"]), pa.string())
-                branch, id = row["key"].split("/")[2:4]
-                is_its_own = pc.starts_with(keys, f"data/sl_branch={branch}.txn-{id}/")
-                yield pa.RecordBatch.from_arrays([keys.filter(is_its_own)], names=["key"])
-
-    return run
-
-
-def _marks_links(url: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    """Says which of the files that go lie behind a link to another place."""
-
-    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
-        blobs = open_store(url)
-        for batch in batches:
-            goes = batch.filter(pc.equal(batch.column("fate"), "goes")).column("key").to_pylist()
-            away = pa.array(sorted(blobs.through_links(goes)), pa.string())
-            yield batch.append_column("away", pc.is_in(batch.column("key"), away))
-
-    return run
-
-
-def _writes_lists(url: str, folder: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
-        listed = [batch for batch in batches if batch.num_rows]
-        if listed:
-            whole = pa.Table.from_batches(listed).combine_chunks()
-            keys, sizes = (whole.column(name).chunk(0) for name in ("key", "size"))
-            yield _told([write_part(open_store(url), folder, keys.cast(pa.string()), sizes)])
-
-    return run
-
-
-def _settles(url: str, folder: str, linked: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
-        blobs = open_store(url)
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                part = msgspec.json.decode(text, type=ListPart)
-                try:
-                    left = without(blobs, folder, part, _linked_between(blobs, linked, part.first, part.last))
-                except BlobNotFound:
-                    yield pa.RecordBatch.from_arrays([pa.array([GONE])], names=["part"])
-                    continue
-                yield _told([] if left is None else [left])
-
-    return run
-
-
-def _linked_between(blobs: BlobStore, file: str, first: str, last: str) -> pa.StringArray:
-    """The sorted keys of a file of links that lie between two keys."""
-    found = [pa.array([], pa.string())]
-    with blobs.open_read(file) as body:
-        for batch in pq.ParquetFile(body).iter_batches():
-            keys = batch.column(0)
-            found.append(keys.filter(pc.and_(pc.greater_equal(keys, first), pc.less_equal(keys, last))))
-    keys = pa.concat_arrays(found)
-    return keys.take(pc.sort_indices(keys))
-
-
-def _deletes(url: str, round: Round) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
-    def run(batches: Batches) -> Iterator[pa.RecordBatch]:
-        blobs = open_store(url)
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                part = msgspec.json.decode(text, type=ListPart)
-                try:
-                    yield _told([part] if delete_listed(blobs, round, part) else [])
-                except BlobNotFound:
-                    yield pa.RecordBatch.from_arrays([pa.array([GONE])], names=["part"])
-
-    return run
-
-
-def _told(parts: Sequence[ListPart]) -> pa.RecordBatch:
-    texts = pa.array([msgspec.json.encode(part).decode() for part in parts], pa.string())
-    return pa.RecordBatch.from_arrays([texts], names=["part"])

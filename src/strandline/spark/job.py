@@ -10,15 +10,18 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
 
 import strandline
+from strandline.blob import open_store
 from strandline.errors import Corrupted, NotFound, StorageError, StrandlineError, UsageError, kind_of
 from strandline.lake import Lake
 from strandline.places import Place, column_and_type, place_on_a_ref
+from strandline.redaction import looks_like_url
 from strandline.repository.branch import Branch
 from strandline.spark.changes import changes
 from strandline.spark.folding import COPYING
@@ -143,13 +146,28 @@ def _changes(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict
     branch = repository.branch(place.ref)
     branch.feed.record()
     upto = branch.feed.shard.state.upper - 1
+    print(f"since: {upto}", file=sys.stderr)  # a run that dies after its write does not print its last line
     frame = changes(spark, repository, branch, place.path, since=given.since, key=_names(given.key))
     return {**_written(frame, given.to), "since": upto}
 
 
 def _written(frame: DataFrame, to: str) -> dict[str, Any]:
-    frame.write.mode("errorifexists").parquet(to)
+    frame.write.mode("overwrite" if _broke_off(to) else "errorifexists").parquet(to)
     return {"rows": frame.sparkSession.read.schema(frame.schema).parquet(to).count(), "to": to}
+
+
+def _broke_off(to: str) -> bool:
+    """Whether a folder holds a write of Spark that did not end, and nothing else."""
+    try:
+        keys = list(open_store(to).list_keys()) if looks_like_url(to) or Path(to).is_dir() else []
+    except StrandlineError:  # Spark may know the place all the same
+        return False
+    names = {key.split("/")[0] for key in keys}
+    return bool(names & UNDER_WAY) and all(name in UNDER_WAY or name.startswith(("part-", ".part-")) for name in names)
+
+
+UNDER_WAY = {"_temporary", "__magic"}
+"""Folders of Spark's committers, which go when a write ends."""
 
 
 class _Copied:
@@ -170,7 +188,7 @@ def _verify(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[
     place = place_on_a_ref(given.place)
     found = verify(spark, lake.repository(place.repository).ref(place.ref), place.path).persist()
     if given.to:
-        found.write.mode("errorifexists").parquet(given.to)
+        found.write.mode("overwrite" if _broke_off(given.to) else "errorifexists").parquet(given.to)
     counts = {row["how"]: row["count"] for row in found.groupBy("how").count().collect()}
     if place.path and not counts:
         raise NotFound(f"Nothing lies below {given.place!r}.", next="Check the prefix: a folder ends in a slash.")

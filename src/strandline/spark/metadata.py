@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
 from strandline.blob import BlobStore, open_store
@@ -85,15 +85,21 @@ def range_rows(
     """Rows of range files, read by Spark's own reader; on request with the names of their files."""
     if not ranges:
         return spark.createDataFrame([], schema)
-    reader = spark.read.schema(schema)
-    for name in ("ignoreCorruptFiles", "ignoreMissingFiles"):  # a session may be set to skip what it cannot read
-        reader = reader.option(name, "false")
+    reader = strict_reader(spark, schema)
     urls = [explicit(blobs.spark_url(info.address)) for info in ranges]
     with held_settings(spark, {LISTING_PARALLELISM: LISTING_TASKS}):
         frames = [reader.parquet(*urls[at : at + RANGES_PER_READ]) for at in range(0, len(urls), RANGES_PER_READ)]
         if with_file:
             frames = [frame.select("*", F.col("_metadata.file_name").alias("file")) for frame in frames]
         return reduce(DataFrame.union, frames)
+
+
+def strict_reader(spark: SparkSession, schema: str) -> DataFrameReader:
+    """A reader of files, none of which may be left out, as a session may be set to do with what it cannot read."""
+    reader = spark.read.schema(schema)
+    for name in ("ignoreCorruptFiles", "ignoreMissingFiles"):
+        reader = reader.option(name, "false")
+    return reader
 
 
 def _overlaid(spark: SparkSession, frame: DataFrame, changes: Sequence[Changes]) -> DataFrame:

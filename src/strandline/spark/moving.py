@@ -6,7 +6,7 @@ Their keys do not pass through the driver. Executors need the keys of both store
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -19,8 +19,9 @@ from strandline.core.iceberg_files import METADATA_KEY
 from strandline.errors import Corrupted, ObjectMissing, StorageError
 from strandline.progress import Progress
 from strandline.spark.metadata import range_rows
+from strandline.spark.reach import Elsewhere, is_elsewhere, marked
 from strandline.spark.session import check_session, described, parallelism, reason_of, watched
-from strandline.spark.versions import refuse_other_versions
+from strandline.spark.versions import Task, of_this_version, refuse_other_versions
 from strandline.tree.range_file import RangeInfo
 
 TASKS_PER_CORE = 16
@@ -69,9 +70,10 @@ class _MoverOnSpark:
         every = self._keys(source, ranges).union(self._spark.createDataFrame(beside, "key STRING, size BIGINT"))
         once = every.groupBy("key").agg(F.max("size").alias("size"))
         tasks = TASKS_PER_CORE * parallelism(self._spark)
-        jobs = once.repartition(tasks).mapInArrow(_copies(source.url, target.url, prefix), DONE)
-        totals = jobs.agg(F.count("*"), F.sum("size"), F.max("refused"))
-        with _copying(self._spark, "copy the objects"):
+        with marked(target) as mark, _copying(self._spark, "copy the objects"):
+            task = of_this_version(_copies(source.url, target.url, prefix, mark))
+            jobs = once.repartition(tasks).mapInArrow(task, DONE)
+            totals = jobs.agg(F.count("*"), F.sum("size"), F.max("refused"))
             ((files, size, refused),) = watched(self._spark, totals.collect, progress, "copying")
         if refused is not None:
             raise pickle.loads(refused)
@@ -97,18 +99,21 @@ def _copying(spark: SparkSession, what: str) -> Iterator[None]:
         ) from error
 
 
-def _copies(source_url: str, target_url: str, prefix: str) -> Callable[[Batches], Iterator[pa.RecordBatch]]:
+def _copies(source_url: str, target_url: str, prefix: str, mark: str) -> Task:
     """Copies files in a task. What is wrong with a file is answered; all else is raised, and Spark tries again."""
 
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         source, target = open_store(source_url), open_store(target_url)
+        wrong = is_elsewhere(target, mark)
         schema = pa.schema([("size", pa.int64()), ("refused", pa.binary())])
         for batch in batches:
             for row in batch.to_pylist():
                 size, refused = 0, None
                 try:
+                    if wrong is not None:
+                        raise wrong
                     size = _copied(source, target, row["key"], prefix, row["size"])
-                except (ObjectMissing, Corrupted) as error:
+                except (ObjectMissing, Corrupted, Elsewhere) as error:
                     refused = pickle.dumps(error)
                 yield pa.RecordBatch.from_pydict({"size": [size], "refused": [refused]}, schema)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import reduce
 from typing import Any
 from urllib.parse import quote
@@ -32,7 +32,7 @@ from strandline.tables.formats import COLLATIONS
 from strandline.tables.keys import Among, among
 from strandline.tables.layout import in_own_place, is_skipped_by_spark
 from strandline.tables.record import RESERVED_COLUMNS, TableRecord
-from strandline.tables.scan import Pruning, TableFile, cut, vanished
+from strandline.tables.scan import Pruning, TableFile, changed, vanished
 from strandline.tables.table import Table
 
 LISTING_PARALLELISM = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
@@ -40,6 +40,8 @@ LISTING_TASKS = "4"
 """Spark's default makes a task for every file of an explicit list, which takes most of the planning time."""
 CHECKED_BY_SPARK = ("parquet", "orc")
 """Formats that end with what their readers begin with: Spark notices by itself that a file was cut."""
+FILES_IN_A_MAP = 200
+"""Values of partitions of more files than these are joined."""
 LIST_FROM_FILES = 20
 """So many files of a folder are looked up by listing it."""
 TIME_ZONE = "UTC"
@@ -164,8 +166,8 @@ def scan_in_parts(
     core = table.ref._core
     schema = struct_of(record)
     _refuse_skipped(files)
-    if record.file_format not in CHECKED_BY_SPARK:
-        _refuse_cut(table, files)
+    is_checked = record.file_format in CHECKED_BY_SPARK
+    _refuse_changed(table, [file for file in files if not is_checked or is_absolute(file.info.physical_address)])
     native: dict[str, TableFile] = {}
     moved: list[TableFile] = []
     for file in files:
@@ -175,14 +177,14 @@ def scan_in_parts(
         else:
             moved.append(file)
     shown = list(map(quoted, record.names))
-    if with_file:
-        shown.append(F.col("_metadata.file_path").alias(FILE))
+    path = [F.col("_metadata.file_path").alias(FILE)] if with_file else []
     try:
         with held_settings(spark, {LISTING_PARALLELISM: LISTING_TASKS}):
             parts = []
             if native:
                 some = list(native.values())
-                parts.append((some, _read_native(spark, core, record, schema, some, shown)))
+                parts.append((some, _read_native(spark, core, record, schema, some, [*shown, *path])))
+            shown += [F.col(FILE)] if with_file else []
             parts += [(layer, _read_moved(spark, core, record, schema, layer, shown)) for layer in _layers(moved)]
             if is_connect(spark):
                 for _, frame in parts:
@@ -204,8 +206,9 @@ def _refuse_skipped(files: Sequence[TableFile]) -> None:
             )
 
 
-def _refuse_cut(table: Table, files: Sequence[TableFile]) -> None:
-    """Raise if a file has another size than is on record: rows that are missing from a text would not be missed.
+def _refuse_changed(table: Table, files: Sequence[TableFile]) -> None:
+    """Raise if a file is not what is on record: rows that are missing from a text would not be missed, and statistics
+    say nothing of a file that somebody wrote over.
 
     A request for each file, or one for a folder that holds many of them. Imported files that this process cannot reach,
     as only Spark's workers have the keys, are left to Spark.
@@ -226,22 +229,22 @@ def _refuse_cut(table: Table, files: Sequence[TableFile]) -> None:
         try:
             blobs, key = core.resolver.resolve(address)
             if len(some) == 1:
-                sizes = {key: blobs.head(key).size}
+                there = {key: blobs.head(key)}
             else:
                 pages = blobs.list_pages(key.rpartition("/")[0] + "/")
-                sizes = {info.key: info.size for page in pages for info in page}
+                there = {info.key: info for page in pages for info in page}
         except BlobNotFound:
-            sizes = {}
+            there = {}
         except (StoreUnavailable, InvalidSettings):
             if is_absolute(address):
                 return None
             raise
         for file in some:
-            found = sizes.get(core.resolver.resolve(file.info.physical_address)[1])
+            found = there.get(core.resolver.resolve(file.info.physical_address)[1])
             if found is None:
                 return vanished(file, table._describe())
-            if found != file.info.size:
-                return cut(file, table._describe(), found)
+            if (error := changed(file, table._describe, found)) is not None:
+                return error
         return None
 
     for error in in_parallel(look, looks):
@@ -334,15 +337,43 @@ def _read_moved(
     paths = [_spark_path(core, file) for file in files]
     # a recursive look-up is the way to keep Spark from reading partitions out of the physical path
     frame = reader_of(spark, record).schema(stored).option("recursiveFileLookup", "true").load(paths)
+    frame = frame.withColumn(FILE, F.col("_metadata.file_path"))
+    if not record.partition_by:
+        return frame.select(*shown)
+    # a map is looked through from its beginning for each row
+    add = _with_literals if len(files) <= FILES_IN_A_MAP else _with_joined
+    frame = add(spark, frame, [metadata_path(core, file) for file in files], _partition_texts(record, schema, files))
     for name in record.partition_by:
-        pairs = [(metadata_path(core, file), text) for file in files if (text := file.partition[name]) is not None]
-        values: Any = F.lit(None)
-        if pairs:
-            suffix = "Z" if schema[name].dataType.typeName() == "timestamp" else ""
-            literals = [F.lit(part) for path, text in pairs for part in (path, text + suffix)]
-            values = F.try_element_at(F.create_map(*literals), F.col("_metadata.file_path"))
-        frame = frame.withColumn(name, values.cast(schema[name].dataType))
+        frame = frame.withColumn(name, quoted(name).cast(schema[name].dataType))
     return frame.select(*shown)
+
+
+def _partition_texts(
+    record: TableRecord, schema: StructType, files: Sequence[TableFile]
+) -> dict[str, list[str | None]]:
+    """The texts of partition columns, file by file, as casts of Spark take them."""
+    found = {}
+    for name in record.partition_by:
+        suffix = "Z" if schema[name].dataType.typeName() == "timestamp" else ""
+        texts = (file.partition[name] for file in files)
+        found[name] = [None if text is None else text + suffix for text in texts]
+    return found
+
+
+Texts = Mapping[str, Sequence[str | None]]
+
+
+def _with_literals(_: SparkSession, frame: DataFrame, paths: Sequence[str], texts: Texts) -> DataFrame:
+    for name, values in texts.items():
+        literals = [F.lit(one) for pair in zip(paths, values, strict=True) if pair[1] is not None for one in pair]
+        value = F.try_element_at(F.create_map(*literals), F.col(FILE)) if literals else F.lit(None).cast("string")
+        frame = frame.withColumn(name, value)
+    return frame
+
+
+def _with_joined(spark: SparkSession, frame: DataFrame, paths: Sequence[str], texts: Texts) -> DataFrame:
+    columns = {FILE: pa.array(paths, pa.string()), **{name: pa.array(one, pa.string()) for name, one in texts.items()}}
+    return frame.join(F.broadcast(spark.createDataFrame(pa.table(columns))), FILE, "left")
 
 
 def quoted(name: str) -> Column:

@@ -395,5 +395,5 @@ def reason_of(error: BaseException) -> str:
     return text.rstrip(".")
 
 
-_RAISED = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Warning|Interrupt|Exit)\b")
+_RAISED = re.compile(r"(strandline\.[\w.]+|[A-Za-z_][\w.]*(Error|Exception|Warning|Interrupt|Exit))(:|$)")
 """The last line of a traceback of Python."""

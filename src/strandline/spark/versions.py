@@ -12,6 +12,7 @@ import strandline
 from strandline.errors import UsageError
 from strandline.spark.session import parallelism
 
+Task = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 PROBES_PER_CORE = 2
 MOST_PROBES = 512
 
@@ -48,7 +49,18 @@ def refuse_other_version(driver: str) -> None:
         )
 
 
-def _asking() -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def of_this_version(task: Task) -> Task:
+    """The same task, which refuses to begin on an executor that came with another version."""
+    driver = strandline.__version__
+
+    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        refuse_other_version(driver)
+        yield from task(batches)
+
+    return run
+
+
+def _asking() -> Task:
     """A function that travels whole: one that is only named could not be found where the package is missing."""
 
     def ask(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

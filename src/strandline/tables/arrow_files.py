@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import gc
 import io
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -14,9 +13,9 @@ from weakref import WeakSet
 import pyarrow as pa
 from pyarrow import fs
 
-from strandline.blob import BlobNotFound, BlobStore
+from strandline.blob import BlobInfo, BlobNotFound, BlobStore, is_absolute
 from strandline.core.upload import ObjectWriter
-from strandline.tables.scan import TableFile, cut, vanished
+from strandline.tables.scan import TableFile, changed, cut, vanished
 
 if TYPE_CHECKING:
     from strandline.blob import Resolver
@@ -102,6 +101,8 @@ class Files(_Handler):
             )
             if opened.size() != file.info.size:
                 raise cut(file, self._place(), opened.size())
+            if is_absolute(file.info.physical_address):
+                _refuse_changed(file, self._place, blobs.head(key))
             return opened
         except (BlobNotFound, FileNotFoundError):
             raise vanished(file, self._place()) from None
@@ -128,13 +129,17 @@ def file_system(resolver: Resolver, files: Sequence[TableFile], place: Describe)
             names = [f"{at}/{one.relative.rpartition('/')[2]}" for at, one in enumerate(files)]
             return fs.PyFileSystem(Files(resolver, files, place)), names
         try:
-            size = os.stat(local).st_size
-        except (FileNotFoundError, NotADirectoryError):
+            _refuse_changed(file, place, blobs.head(key))
+        except BlobNotFound:
             raise vanished(file, place()) from None
-        if size != file.info.size:
-            raise cut(file, place(), size)
         paths.append(local)
     return fs.LocalFileSystem(), paths
+
+
+def _refuse_changed(file: TableFile, place: Describe, found: BlobInfo) -> None:
+    error = changed(file, place, found)
+    if error is not None:
+        raise error
 
 
 class Uploads(_Handler):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -48,9 +49,15 @@ class Mirrored(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct):
-    """What a worker has seen: the columns of files that are new, as JSON of their fields, each with a file's path."""
+    """What a worker has seen.
+
+    Attributes:
+        fields: the columns of files that are new, as JSON of their fields, each with a file's path.
+        files: how many data files there are.
+    """
 
     fields: dict[str, str] = {}
+    files: int = 0
 
 
 def dressed(mirrored: Mirrored, rows: pa.Table, held: pa.Table, resolver: Resolver, seen: Seen) -> pa.Table:
@@ -74,6 +81,7 @@ def dressed(mirrored: Mirrored, rows: pa.Table, held: pa.Table, resolver: Resolv
     rows = rows.filter(pa.array(counts, pa.bool_())).combine_chunks()
     relative = [name for name, does in zip(relative, counts, strict=True) if does]
     _refuse_others(mirrored, relative)
+    seen.files += len(relative)
     known, before = _as_before(rows, held)
     fresh = np.flatnonzero(~known)
     told: list[str | None] = column(rows, "user_metadata").to_pylist()
@@ -176,7 +184,7 @@ def footer_of(resolver: Resolver, address: str) -> pq.FileMetaData:
         with store.open_read(key) as file:
             return pq.read_metadata(file)
     except BlobNotFound:
-        raise gone(shown) from None
+        raise gone(repr(shown)) from None
     except (pa.ArrowInvalid, OSError) as error:
         raise UsageError(
             f"{shown!r} is not a Parquet file: {str(error).splitlines()[0]}",
@@ -187,19 +195,52 @@ def footer_of(resolver: Resolver, address: str) -> pq.FileMetaData:
 def gone(file: str) -> Contention:
     """What a mirror says of a file that somebody took away meanwhile."""
     return Contention(
-        f"{file!r} was listed and is gone: the source changes while it is read.",
+        f"{file} was listed and is gone: the source changes while it is read.",
         safe="Nothing of it is visible.",
         next="Mirror again when its writer is done.",
     )
 
 
 def fields_of(footer: pq.FileMetaData) -> list[Field]:
-    """The columns of a Parquet file: as Spark wrote them down, or as Arrow reads them."""
+    """The columns of a Parquet file: as Spark wrote them down, where that can be of what is there, or as Arrow reads
+    them. Others that write a file again may pass the note on, of columns that are others by then."""
     schema = footer.schema.to_arrow_schema()
+    plain = spark_fields(schema)
     try:
-        found: list[Field] = json.loads((footer.metadata or {})[SPARK_FIELDS])["fields"]
-        if [field["name"] for field in found] == schema.names:  # else others have written the file again since
-            return found
-    except (KeyError, TypeError, ValueError):
+        noted: list[Field] = json.loads((footer.metadata or {})[SPARK_FIELDS])["fields"]
+        if [field["name"] for field in noted] == schema.names:
+            return [
+                one if _may_be(one["type"], other["type"]) else other for one, other in zip(noted, plain, strict=True)
+            ]
+    except (AttributeError, KeyError, TypeError, ValueError):
         pass
-    return spark_fields(schema)
+    return plain
+
+
+def _may_be(noted: Any, plain: Any) -> bool:
+    """Whether a type that Spark wrote down can be that of a column that Arrow reads as another one."""
+    if isinstance(noted, dict) and noted["type"] == "udt":
+        return _may_be(noted["sqlType"], plain)
+    if isinstance(noted, dict) and isinstance(plain, dict):
+        if noted["type"] != plain["type"]:
+            return False
+        if noted["type"] == "struct":
+            both = noted["fields"], plain["fields"]
+            names, others = ([field["name"] for field in fields] for fields in both)
+            return names == others and all(_may_be(a["type"], b["type"]) for a, b in zip(*both, strict=True))
+        inner = ("elementType",) if noted["type"] == "array" else ("keyType", "valueType")
+        return all(_may_be(noted[name], plain[name]) for name in inner)
+    if isinstance(noted, dict):
+        return False
+    if noted == "variant":
+        return isinstance(plain, dict)
+    family = next((family for starts, family in _WRITTEN_AS if noted.startswith(starts)), (noted,))
+    return plain in family
+
+
+_WRITTEN_AS = (
+    (("string", "char(", "varchar("), ("string",)),
+    (("timestamp",), ("timestamp", "timestamp_ntz")),
+    (("interval",), ("integer", "long")),
+)
+"""How types of Spark begin, and what Arrow reads where a file has them."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from strandline.blob import BlobInfo, is_absolute
 from strandline.errors import Corrupted, ObjectMissing
 from strandline.results.rows import ObjectInfo
 from strandline.tables.columns import Kind, kind_of
@@ -104,6 +105,19 @@ def cut(file: TableFile, place: str, found: int) -> Corrupted:
         "written over.",
         next="Restore it from a backup of the object store, or read the table from another commit.",
     )
+
+
+def changed(file: TableFile, place: Callable[[], str], found: BlobInfo) -> Corrupted | None:
+    """What a read says if a file is not what is on record: it has another size, or, as one elsewhere, another tag."""
+    if found.size != file.info.size:
+        return cut(file, place(), found.size)
+    address, tag = file.info.physical_address, file.info.checksum
+    if is_absolute(address) and tag.startswith("etag:") and tag != f"etag:{found.etag}":
+        return Corrupted(
+            f"The file {file.info.path!r} of {place()} was written over at {address!r}: what is on record is gone.",
+            next="Bring it in again, by an import or a mirror; commits of before refer to bytes that are gone.",
+        )
+    return None
 
 
 def vanished(file: TableFile, place: str) -> ObjectMissing:

@@ -63,7 +63,7 @@ class TreeBuilder:
         self._known: dict[str, Part] = {}
         self._own: set[str] = set()
         for tree in base:
-            self._note(tree.parts)
+            self.may_keep(tree)
         self._chunker = Chunker()
         self._done: list[Part | Future[RangeInfo] | None] = []
         self._writes = False
@@ -87,6 +87,10 @@ class TreeBuilder:
     def at_boundary(self) -> bool:
         """Whether a closed part added now is carried over unread."""
         return self._chunker.is_empty and self._open is None
+
+    def may_keep(self, tree: Tree) -> None:
+        """Parts of this tree may be carried over, as those of the base."""
+        self._note(tree.parts)
 
     def open_node(self, info: NodeInfo) -> tuple[Part, ...]:
         """What a node lists."""

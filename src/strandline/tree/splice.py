@@ -12,7 +12,7 @@ from strandline.tree.node_file import NodeInfo, Part
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.rows import column
 from strandline.tree.segments import PathSpan
-from strandline.tree.store import Tree, TreeStore
+from strandline.tree.store import Tree, TreeRef, TreeStore
 
 
 def splice(store: TreeStore, base: Tree, start: str, end: str | None, made: Iterable[RangeInfo | pa.Table]) -> Tree:
@@ -36,17 +36,19 @@ def splice(store: TreeStore, base: Tree, start: str, end: str | None, made: Iter
         return builder.finish()
 
 
-def join(store: TreeStore, pieces: Sequence[tuple[Tree, str]]) -> Tree:
+def join(store: TreeStore, pieces: Sequence[tuple[TreeRef, str]]) -> Tree:
     """The tree that has of each piece what lies from its start on, up to the start of the next one.
 
     As a tree that is built of the same rows in one go has it; only ranges at the edges are read.
 
     Args:
-        pieces: trees and where they count, in order; the first one from "" on.
+        pieces: trees and where they count, in order; the first one from "" on. One is open at a time.
     """
-    with TreeBuilder(store, *(tree for tree, _ in pieces)) as builder:
+    with TreeBuilder(store, store.tree(pieces[0][0])) as builder:
         ends = [start for _, start in pieces[1:]]
-        for (tree, start), end in zip(pieces, [*ends, None], strict=True):
+        for (ref, start), end in zip(pieces, [*ends, None], strict=True):
+            tree = store.tree(ref)
+            builder.may_keep(tree)
             _keep(store, builder, tree, tree.parts, (start, end))
         return builder.finish()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from strandline.blob import BlobInfo, BlobNotFound, open_store
+from strandline.blob import BlobInfo, BlobNotFound, open_store, without_marks
 from strandline.branch import transactions
 from strandline.branch.at import BranchAt
 from strandline.branch.commits import Commit, Draft
@@ -307,7 +307,8 @@ def _references(source: ImportSource, tell: Callable[[int], None]) -> pa.Table:
             found.append(store.head(prefix))
             tell(1)
     else:
-        for page in store.list_pages(prefix):
+        pages = store.list_pages(prefix)
+        for page in without_marks(pages) if store.is_remote else pages:
             found += page
             tell(len(found))
     if not found:

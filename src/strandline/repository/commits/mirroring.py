@@ -72,6 +72,7 @@ class MirroredTable:
         root, self._under = source.split()
         store = open_store(root)
         refuse_namespaces(store, self._under)
+        _refuse_logs(source, store, self._under)
         self._first, self._format = _first_file(source, store, self._under, file_format)
         self._store = store
 
@@ -150,7 +151,7 @@ class MirroredTable:
         try:
             first = self._store.head(self._under + self._first)
         except BlobNotFound:
-            raise gone(self._first) from None
+            raise gone(repr(self._first)) from None
         row = references(self._store, self._under, self.prefix, [first])
         (address,) = column(row, "physical_address").to_pylist()
         return fields_of(footer_of(self._core.resolver, address))
@@ -230,6 +231,21 @@ def _fields(text: str) -> list[Field]:
 
 def _field(name: str, kind: str) -> Field:
     return {"name": name, "type": kind, "nullable": True, "metadata": {}}
+
+
+def _refuse_logs(source: ImportSource, store: BlobStore, under: str) -> None:
+    """A table with a log holds files that are not of it any more, and rows that are marked as deleted."""
+    for folder, kind in LOGS.items():
+        if any(True for page in store.list_pages(under + folder) for _ in page):
+            raise UsageError(
+                f"{source.shown!r} is a table of {kind}: its log says which of its files count, and a mirror takes "
+                "all of them.",
+                next="Read it with its own reader, and write the rows to a table.",
+            )
+
+
+LOGS = {"_delta_log/": "Delta Lake", ".hoodie/": "Hudi", "_spark_metadata/": "a stream of Spark"}
+"""Folders of logs in a table, by what keeps them."""
 
 
 def _first_file(

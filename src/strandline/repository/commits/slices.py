@@ -38,7 +38,7 @@ from strandline.repository.commits.listing import (
 )
 from strandline.repository.commits.mirroring import MirroredTable
 from strandline.repository.commits.resuming import Cut, Resumable
-from strandline.tables.mirroring import Mirrored, Seen, dressed
+from strandline.tables.mirroring import Mirrored, Seen, dressed, gone
 from strandline.tree.apply import overlay_rows
 from strandline.tree.chunking import Chunker, natural_ends
 from strandline.tree.diff import Difference, diff
@@ -138,7 +138,8 @@ def cut(slice: Slice) -> Cut:
     for rows, ends in _laid_over(found, trees.scan(tree, start, end), dress, kept if slice.replaces else None):
         made += [trees.write_range(chunk, known) for chunk in chunker.feed(rows, ends)]
     rest = [trees.write_range(rows, known) for rows in chunker.finish()]
-    done = Cut(made, rest[0] if rest else None, found.objects, seen.fields, found.digest)
+    objects = found.objects if slice.mirrored is None else seen.files
+    done = Cut(made, rest[0] if rest else None, objects, seen.fields, found.digest)
     if slice.result:
         trees.blobs.put(slice.result, msgspec.msgpack.encode(done))
     return done
@@ -337,7 +338,7 @@ class SlicedImport:
             tree = splice(trees, tree, source.below, prefix_end(source.below), self._parts(slices, cuts))
             objects = sum(one.objects for one in cuts)
             if not objects:
-                raise no_object(source)
+                raise no_object(source) if self._table is None else gone("Every data file")
             self.objects += objects
             if self._table is not None:
                 fields = {text: file for one in reversed(cuts) for text, file in one.fields.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import itertools
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ COPY_BUFFER_BYTES = 1 << 20
 DIGEST_CHARS = 40
 UNDER_WAY = ".strandline-export"
 """Lies at the place in an object store until everything is there."""
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]")
 Item = tuple[ObjectInfo, str]
 """An object, and its path below the place that it is exported to."""
 
@@ -193,13 +195,20 @@ def _to_store(
     if any(relative == UNDER_WAY for _, relative in items):
         raise _unfit(f"{UNDER_WAY!r} is the name of the marker of an export.")
     place = open_store(target)
+    if place.is_remote and (odd := sorted(relative for _, relative in items if _CONTROLS.search(relative))):
+        raise _unfit(f"Object stores take no control characters, which {some_paths(odd)} has.")
     before, stale = _left_behind(place, target)
     keys = {relative for _, relative in items}
     what = _digest_of(items)
     # what an export of the very same objects has put there is whole, as it appears at one instant
     kept = stale if before == what else {}
     missing = [item for item in items if item[1] in source.made or kept.get(item[1]) != item[0].size]
-    mark = msgspec.json.encode(UnderWay(source.commit(), new_id(), sorted(keys | set(stale)), what))
+    mine = UnderWay(source.commit(), new_id(), sorted(keys | set(stale)), what)
+    mark = msgspec.json.encode(mine)
+    if stale.keys() - kept.keys():
+        # until all of it is gone, nobody may take what lies there for what this export wrote
+        place.put(UNDER_WAY, msgspec.json.encode(msgspec.structs.replace(mine, what="")))
+        place.delete_many(sorted(stale))
     place.put(UNDER_WAY, mark)
 
     def copy(item: Item) -> None:
@@ -208,7 +217,7 @@ def _to_store(
         tell()
 
     try:
-        place.delete_many(sorted(set(stale) - keys))
+        place.delete_many(sorted(kept.keys() - keys))
         for _ in items[len(missing) :]:
             tell()
         if copier is None:

@@ -45,6 +45,10 @@ from strandline.tree.store import EMPTY, METARANGES_FOLDER, TreeRef, TreeStore
 CACHE_MAX_BYTES = 16 << 20
 SEAL_ATTEMPTS = 100
 MAX_GRACE_DAYS = 36_500.0
+REQUEST_US = 240_000_000
+"""A client sends a request that fails again for three minutes, and waits half a minute for the answer to the last."""
+ROUND_PARTS = 1_000
+"""More would have their attempts only see that a round is over."""
 ROUND_US = 300_000_000
 """For how long executors delete before the record is written again: less than it takes to call a run dead."""
 EMPTY_ROUNDS = 3
@@ -427,7 +431,7 @@ class Collector:
                 return self._finish_parts(*found)
             keys = promises.condemned_keys(stores, found[1])
         except BlobNotFound:
-            if (left := promises.find_condemned(stores, run)) is not None:
+            if (left := promises.find_condemned(stores, run)) is not None and self._is_past(left[1]):
                 promises.end_condemned(stores, left[1])
             return 0
         deleted = 0
@@ -469,7 +473,7 @@ class Collector:
                 continue  # somebody else goes on with it
             self._progress("deleting", deleted, record.count)
             round = Round(record.run, self._owner.stamp, until)
-            ended = self._surveyor.delete(self._core, round, parts)
+            ended = self._surveyor.delete(self._core, round, parts[:ROUND_PARTS])
             empty = 0 if ended else empty + 1
             if empty == EMPTY_ROUNDS:
                 self._owner.refuse_foreign()
@@ -480,14 +484,22 @@ class Collector:
                     next="Look whether the store answers, then collect again.",
                 )
             deleted += sum(part.count for part in ended)
-            parts = [part for part in parts if part not in ended]
+            gone = set(ended)
+            parts = [part for part in parts if part not in gone]
             done = max(record.done, record.count - sum(part.count for part in parts))
             raw, record = found
             now = stores.clock.now_us()
             found = promises.advance_condemned(stores, raw, msgspec.structs.replace(record, done=done, at=now))
-        if found is not None and found[1].until < self._store_time():
+        if found is not None and self._is_past(found[1]):
             promises.end_condemned(stores, found[1])
         return deleted
+
+    def _is_past(self, record: Condemned) -> bool:
+        """Whether no attempt of any round deletes any more: a request that began in time may be sent again for a while.
+
+        Of a run that has had no round, nobody deletes in tasks.
+        """
+        return not record.until or record.until + REQUEST_US < self._store_time()
 
     def _see_the_end(self, record: TransactionRecord) -> None:
         """Note when a collector first saw that a transaction has ended: from then on its record is kept for so long."""
