@@ -5,7 +5,7 @@ BIN := .venv/bin
 BUDGETS := STRANDLINE_TEST_BUDGETS=1
 OFTEN := not mutation and not kill and not suite and not cluster
 
-.PHONY: kills s3-suite pyiceberg-suite requests soak fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
+.PHONY: beside test-s3 test-connect test-newest test-cluster kills s3-suite pyiceberg-suite requests soak fuzz explore docs demo test mutations test-sparks check format bench bench-compare simulate mutation setup servers lock clean golden
 
 demo: setup ## the main job: a PySpark pipeline over real flights
 	@$(RUN) $(BIN)/python examples/flights/pipeline.py
@@ -17,15 +17,25 @@ test: servers ## the suite, against real servers; TESTS=… for a part
 mutations: servers ## rules taken out of copies of the source, one by one: the tests must notice each
 	@$(RUN) $(BUDGETS) $(BIN)/python -m pytest -q -m mutation tests/mutations
 
-test-sparks: servers ## the tests of tables again: on Spark Connect, on S3A, and on the newest Spark; and a cluster
-	@$(RUN) $(BUDGETS) $(BIN)/python scripts/side_by_side.py \
-		'env STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions' \
-		'bash -c "env STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions && \
-			$(BIN)/python -m pytest -m cluster tests/spark"'
+test-sparks: test-s3 test-connect test-newest test-cluster ## the tests of tables again: on S3A, on Spark Connect, and on the newest Spark; and a cluster
+
+test-s3: servers
+	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=s3 $(BIN)/python -m pytest -m "everywhere or s3" tests/spark tests/transactions
+
+test-connect: servers
+	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=connect $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
+
+test-newest: servers
 	@$(RUN) $(BUDGETS) STRANDLINE_TEST_SPARK=newest PYTHONPATH=.cache/spark-newest $(BIN)/python -m pytest -m everywhere tests/spark tests/transactions
 
+test-cluster: servers
+	@$(RUN) $(BUDGETS) $(BIN)/python -m pytest -m cluster tests/spark
+
+beside: servers ## test-sparks and kills, two at a time
+	@$(BIN)/python scripts/side_by_side.py '$(MAKE) READY=1 test-s3 kills test-cluster' '$(MAKE) READY=1 test-connect test-newest'
+
 kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
-	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards tests/server
+	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards tests/server tests/test_pipelines.py
 
 s3-suite: servers ## versitygw's tests of S3 against the gateway
 	@$(RUN) $(BIN)/python -m pytest -q -s -m suite tests/server/test_s3_suite.py
@@ -79,11 +89,11 @@ bench-compare: setup ## two commits, in turn: A=commit, B=commit (the work tree)
 docs: setup ## the documentation as a site, in .cache/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --site-dir .cache/site
 
-setup:
-	@scripts/setup.sh base
+setup: # READY=1 where it is done already, and others run beside
+	@$(if $(READY),,scripts/setup.sh base)
 
 servers:
-	@scripts/setup.sh servers
+	@$(if $(READY),,scripts/setup.sh servers)
 
 lock: ## pin versions and hashes anew
 	@$(BIN)/uv pip compile --upgrade --generate-hashes --no-emit-index-url --universal --python-version 3.11 -q \

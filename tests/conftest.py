@@ -40,11 +40,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that are about S3A belong to the run whose sessions have it (`make test-sparks`)."""
-    if SPARK != "s3":
-        elsewhere = [item for item in items if item.get_closest_marker("s3")]
-        config.hook.pytest_deselected(items=elsewhere)
-        items[:] = [item for item in items if not item.get_closest_marker("s3")]
+    """Tests that are about S3A belong to the run whose sessions have it, and those about sessions to all others."""
+    other = "sessions" if SPARK == "s3" else "s3"
+    elsewhere = [item for item in items if item.get_closest_marker(other)]
+    config.hook.pytest_deselected(items=elsewhere)
+    items[:] = [item for item in items if not item.get_closest_marker(other)]
 
 
 @pytest.fixture(autouse=True)

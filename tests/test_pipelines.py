@@ -187,6 +187,7 @@ def test_a_run_that_fails_leaves_no_branch(pipeline: Path, open_lake: Lake) -> N
 
 
 @pytest.mark.spark
+@pytest.mark.kill
 @pytest.mark.timeout(600)
 def test_a_killed_run_is_run_again_and_the_successor_wins(pipeline: Path, open_lake: Lake) -> None:
     """Killed when some of it is written: nothing is seen, and the next run makes all of it once."""

@@ -13,7 +13,6 @@ import pytest
 from strandline.testing.simulation import simulate
 from strandline.testing.simulation.batches import run_batches
 from strandline.testing.simulation.non_promises import EXAMPLES
-from tests.mutations.mutants import SEEDS
 
 RARE = (
     "linearizability over several paths",
@@ -21,6 +20,8 @@ RARE = (
     "an unacknowledged write stays where it was seen",
 )
 """Examples that take more seeds than these."""
+SEEDS = 1_000
+"""Mutations get more; `make simulate` takes as many as one likes."""
 
 
 @pytest.mark.timeout(600)
@@ -49,16 +50,16 @@ def test_no_schedule_breaks_a_promise() -> None:
 @pytest.mark.parametrize(
     ("family", "first", "seeds"),
     [
-        ("jobs", 0, 800),
-        ("garbage", 0, 400),
-        ("ranges", 0, 200),
-        ("levels", 0, 200),
-        ("locks", 0, 1_200),
+        ("jobs", 0, 400),
+        ("garbage", 0, 250),
+        ("ranges", 0, 120),
+        ("levels", 0, 120),
+        ("locks", 0, 600),
         ("queues", 0, 200),
-        ("shards", 0, 250),
-        ("encounters", 0, 300),
-        ("one-shots", 0, 300),
-        ("tables", 0, 250),
+        ("shards", 0, 150),
+        ("encounters", 0, 200),
+        ("one-shots", 0, 200),
+        ("tables", 0, 150),
         ("links", 200, 200),  # one in some hundreds links what was just collected
     ],
 )

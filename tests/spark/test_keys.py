@@ -16,7 +16,7 @@ from strandline.errors import StorageError, UsageError
 from strandline.repository.branch import Branch
 from strandline.tables.table import Table
 
-pytestmark = [pytest.mark.spark, pytest.mark.everywhere]
+pytestmark = [pytest.mark.spark, pytest.mark.everywhere, pytest.mark.sessions]
 ROWS = 60
 
 

@@ -60,6 +60,7 @@ def test_a_folder_may_have_the_characters_of_patterns(spark: SparkSession, tmp_p
         assert metadata.storage_use(spark, lake.repository("nyc")).collect()[0]["objects"] == 200 + len(ODD)
 
 
+@pytest.mark.sessions
 def test_a_lake_in_memory_is_refused(spark: SparkSession) -> None:
     with strandline.open("memory://", create=True) as lake:
         main = filled(lake)
@@ -71,6 +72,7 @@ def test_a_lake_in_memory_is_refused(spark: SparkSession) -> None:
                 asked()
 
 
+@pytest.mark.sessions
 def test_what_is_quarantined_is_not_read(spark: SparkSession, lake_url: str) -> None:
     with strandline.open(lake_url, create=True, synced=False) as lake:
         main = filled(lake)
@@ -99,6 +101,7 @@ def test_differences_are_those_of_the_library(spark: SparkSession, lake_url: str
         assert {row["kind"]: row["count"] for row in kinds} == {"changed": 29, "added": 3, "removed": 1}
 
 
+@pytest.mark.sessions
 def test_commits_and_the_history_of_an_object(spark: SparkSession, lake_url: str) -> None:
     with strandline.open(lake_url, create=True, synced=False) as lake:
         main = filled(lake)
@@ -149,6 +152,7 @@ def test_storage_use_is_counted_on_spark(spark: SparkSession, lake_url: str) -> 
             assert on_spark.to_pylist() == repo.storage_use(depth=depth).to_arrow().to_pylist()
 
 
+@pytest.mark.sessions
 def test_nothing_takes_nothing(spark: SparkSession, lake_url: str) -> None:
     with strandline.open(lake_url, create=True, synced=False) as lake:
         repo = lake.repository("nyc", create=True)
@@ -157,6 +161,7 @@ def test_nothing_takes_nothing(spark: SparkSession, lake_url: str) -> None:
         assert metadata.diff(spark, repo.branch("main"), "main").count() == 0
 
 
+@pytest.mark.sessions
 def test_locks_and_transactions(spark: SparkSession, lake_url: str) -> None:
     with strandline.open(lake_url, create=True, synced=False) as lake:
         main = filled(lake)
@@ -170,6 +175,7 @@ def test_locks_and_transactions(spark: SparkSession, lake_url: str) -> None:
         assert (row["writer"], row["state"], row["message"]) == ("job", "committed", "done")
 
 
+@pytest.mark.sessions
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -187,6 +193,7 @@ def test_wrong_arguments_are_refused(spark: SparkSession, lake_url: str, wrong: 
             wrong(spark, lake.repository("nyc", create=True).branch("main"))
 
 
+@pytest.mark.sessions
 def test_metadata_in_sql(spark: SparkSession, lake_url: str) -> None:
     with strandline.open(lake_url, create=True, synced=False) as lake:
         main = filled(lake)

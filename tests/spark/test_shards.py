@@ -96,6 +96,7 @@ def test_contents_at_a_time(place: Place) -> None:
     assert sorted(map(tuple, place.read().collect())) == [(2, "b", 2, 1), (3, None, 2, 2)]
 
 
+@pytest.mark.sessions
 def test_a_dataframe_that_is_filtered_is_still_whole_afterwards(place: Place) -> None:
     """With filters pushed down to Python sources, Spark 4.1.4 lets the next query lack the rows of the one before."""
     append(place.shard, place.rows(100))
@@ -149,6 +150,7 @@ def test_a_dataframe_is_appended_by_the_data_source(place: Place) -> None:
         rows.write.format("strandline.shard").options(lake=place.url).mode("overwrite").save("nyc/positions")
 
 
+@pytest.mark.sessions
 @pytest.mark.parametrize(
     "columns",
     [
@@ -167,6 +169,7 @@ def test_columns_that_do_not_fit_are_refused_before_anything_runs(place: Place, 
     assert place.shard.upper == Antichain(0)
 
 
+@pytest.mark.sessions
 def test_a_diff_that_is_null_fails_the_append(place: Place) -> None:
     with pytest.raises(StrandlineError, match="_diff is null"):
         append(place.shard, place.rows(3).selectExpr("*", "cast(null as bigint) as _diff"))
@@ -204,6 +207,7 @@ def test_a_stream_from_a_shard_into_another_over_restarts(place: Place) -> None:
     assert held(out) == expected(*range(5, 40))
 
 
+@pytest.mark.sessions
 def test_a_query_that_goes_on_lets_go_of_what_it_has_read(place: Place) -> None:
     out = place.repo.shard("out", SCHEMA, key=["id"])
     place.shard.writer().compare_and_append([], 0, 1)
@@ -225,6 +229,7 @@ def test_a_query_that_goes_on_lets_go_of_what_it_has_read(place: Place) -> None:
     assert held(out) == expected(*ids)
 
 
+@pytest.mark.sessions
 def test_the_end_of_a_finished_shard_leaves_it_readable(place: Place) -> None:
     out = place.repo.shard("out", SCHEMA, key=["id"])
     append(place.shard, place.rows(7))
@@ -235,6 +240,7 @@ def test_the_end_of_a_finished_shard_leaves_it_readable(place: Place) -> None:
     assert held(place.shard) == expected(*range(7))
 
 
+@pytest.mark.sessions
 def test_a_checkpoint_that_is_older_than_what_the_reader_holds_is_refused(place: Place) -> None:
     for number in range(6):
         append(place.shard, place.rows(1, number))
@@ -247,6 +253,7 @@ def test_a_checkpoint_that_is_older_than_what_the_reader_holds_is_refused(place:
     driver.close()
 
 
+@pytest.mark.sessions
 def test_a_null_that_may_not_be_fails_the_append(place: Place) -> None:
     strict = place.repo.shard("strict", pa.schema([pa.field("id", pa.int64(), False)]))
     with pytest.raises(StrandlineError, match="id is null"):
@@ -254,6 +261,7 @@ def test_a_null_that_may_not_be_fails_the_append(place: Place) -> None:
     assert strict.upper == Antichain(0)
 
 
+@pytest.mark.sessions
 def test_a_stream_needs_its_names(place: Place) -> None:
     source = place.spark.readStream.format("strandline.shard").options(lake=place.url).load("nyc/positions")
     place.repo.shard("out", SCHEMA)
@@ -265,6 +273,7 @@ def test_a_stream_needs_its_names(place: Place) -> None:
         place.spark.read.format("strandline.shard").options(lake=place.url).load("nyc/nothing").count()
 
 
+@pytest.mark.sessions
 def test_the_query_is_known_by_its_checkpoint(place: Place) -> None:
     out = place.repo.shard("out", SCHEMA, key=["id"])
     append(place.shard, place.rows(7))
@@ -316,6 +325,7 @@ def test_a_table_becomes_the_contents_of_a_shard(place: Place) -> None:
     assert held(place.shard) == expected(*range(3))
 
 
+@pytest.mark.sessions
 def test_a_table_is_absorbed_beside_another_writer(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is appended after the difference was looked at makes it be looked at again."""
     main = place.repo.branch("main")

@@ -14,7 +14,7 @@ from strandline.errors import UsageError
 from strandline.iceberg import Catalog
 from strandline.spark import sql
 
-pytestmark = [pytest.mark.spark, pytest.mark.everywhere]
+pytestmark = [pytest.mark.spark, pytest.mark.everywhere, pytest.mark.sessions]
 
 
 def rows(spark: SparkSession, text: str) -> list[tuple[Any, ...]]:

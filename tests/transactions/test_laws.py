@@ -229,7 +229,8 @@ def test_n08_what_is_visible_is_what_was_published_and_nothing_that_lies_there(f
     # it reads the branch as it was when it began, whatever has been published since
     assert [info.path for info in tx.list()] == ["old"]
     store = first.repo._core.resolver.namespace
-    store.put(tx.data_prefix + "from-elsewhere/file", b"x")
+    store.put(tx.data_prefix + "from-elsewhere/file", b"somebody's, whom no collection deletes anything of")
+    store.put(tx.data_prefix + f"sl_write={'0' * 20}/file", b"of a write that was not published")
     tx.put("mine", b"1")
     result = tx.commit()
     assert shown(second) == ["mine", "new", "old"]
