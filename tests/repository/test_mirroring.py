@@ -19,6 +19,7 @@ from strandline.blob.local import LocalBlobStore
 from strandline.errors import Contention, Corrupted, NotFound, SchemaMismatch, UncommittedChanges, UsageError
 from strandline.repository.commits import slices
 from strandline.repository.commits.resuming import Cut
+from strandline.tables import mirroring
 
 
 @pytest.fixture
@@ -104,6 +105,43 @@ def test_only_new_files_are_opened(main: Branch, source: Path, monkeypatch: pyte
     put(source, "20.parquet", id=[20])
     main.mirror_table(source, "t")
     assert sorted(Path(key).name for key in opened) == ["07.parquet", "20.parquet"]
+
+
+def test_a_mirror_that_died_is_gone_on_with(main: Branch, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for n in range(40):
+        put(source, f"{n:02}.parquet", id=[n], **({"late": [n]} if n == 13 else {}))
+    opened: list[str] = []
+    footer_of = mirroring.footer_of
+
+    def noted(resolver: Any, address: str) -> Any:
+        opened.append(address.rpartition("/")[2])
+        return footer_of(resolver, address)
+
+    cut, left = slices.cut, [2]
+
+    def dying(one: slices.Slice) -> Cut:
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        return cut(one)
+
+    monkeypatch.setattr(mirroring, "footer_of", noted)
+    with monkeypatch.context() as patched:
+        patched.setattr(slices, "cut", dying)
+        with pytest.raises(KeyboardInterrupt):
+            main.mirror_table(source, "t", job="rides")
+    assert not main.table("t").exists()
+    before = set(opened)
+    assert 10 < len(before) < 30
+    opened.clear()
+    put(source, "01.parquet", id=[100])  # of a slice that was done
+    assert main.mirror_table(source, "t", job="rides").objects == 40
+    assert len(opened) < 40
+    assert "01.parquet" in opened
+    assert set(opened) < {f"{n:02}.parquet" for n in range(40)}
+    assert sorted(row["id"] for row in rows(main)) == [0, *range(2, 40), 100]
+    assert main.table("t").record.names == ("id", "late")
+    assert list(main._core.stores.trees.blobs.list_keys("_strandline/txn/")) == []
 
 
 def test_a_file_that_is_written_over_in_as_many_bytes(main: Branch, source: Path) -> None:

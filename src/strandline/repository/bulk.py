@@ -96,6 +96,7 @@ class BulkChanges(StagedWrites):
         committer: str | None = None,
         progress: Progress = no_progress,
         spark: SparkSession | None = None,
+        job: str | None = None,
     ) -> ImportResult:
         """Commit a table whose files somebody else writes, in a plain folder or one for each value (`month=1/`).
 
@@ -112,6 +113,8 @@ class BulkChanges(StagedWrites):
             partition_types: of the columns that folders name, as Spark calls them; by default they are strings.
             options: of the format, as Spark names them; of csv, `header` at least.
             spark: a session whose executors list the source in slices, and read the footers there.
+            job: names what is done: a call that died is gone on with by the next one of that name, within a day; of
+                slices in which nothing has changed no footer is read again.
 
         Returns:
             How many objects were found, and the commit; None if nothing has changed.
@@ -140,7 +143,7 @@ class BulkChanges(StagedWrites):
         text = message if message is not None else f"Mirror {found.shown} as {table.path}"
         draft = make_draft(self._core, text, metadata, committer, None)
         workers = None if spark is None else engine("spark").import_workers(spark)
-        return mirror_table(self._core, self._at, found, mirrored, draft, progress, workers)
+        return mirror_table(self._core, self._at, found, mirrored, draft, progress, workers, job)
 
     @logged("keep tables up")
     def keep_up(

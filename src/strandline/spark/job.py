@@ -81,6 +81,7 @@ def _mirror(lake: Lake, spark: SparkSession, given: argparse.Namespace) -> dict[
         partition_types=types,
         progress=_said,
         spark=spark,
+        job=given.job,
     )
     return {"objects": done.objects, "commit": done.commit.id if done.commit else None}
 
@@ -276,6 +277,7 @@ def _add_arrivals(jobs: Any) -> None:
     one.add_argument("--file-format", help="of its files; by default as the first one is named")
     one.add_argument("--partition-types", default="", help="of columns that folders name: year=integer,day=date")
     one.add_argument("--message")
+    one.add_argument("--job", help="a name: a run of it that died is gone on with")
     one.set_defaults(run=_mirror)
 
 

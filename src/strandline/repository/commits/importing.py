@@ -177,11 +177,13 @@ def mirror_table(
     draft: Draft,
     progress: Progress,
     workers: Workers | None,
+    job: str | None = None,
 ) -> ImportResult:
     """Commit references to the files of a table, and its record, at one instant."""
     slicers = WorkersHere() if workers is None else workers
-    made = SlicedImport(core, [source], draft, progress, slicers, replaces=True, table=table)
-    return _imported(core, at, made)
+    kept = None if job is None else Resumable(core, at.branch_id, check_writer_name(job))
+    made = SlicedImport(core, [source], draft, progress, slicers, replaces=True, table=table, job=kept)
+    return _imported(core, at, made, kept)
 
 
 def _imported(
