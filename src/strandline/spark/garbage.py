@@ -259,8 +259,9 @@ class _SurveyOnSpark:
         Raises:
             ObjectMissing, Corrupted, NewerFormat, UsageError: a file cannot be read.
         """
-        for row in found.where("error IS NOT NULL").limit(1).collect():
-            error: StrandlineError = pickle.loads(row["error"])
+        ((refused,),) = found.agg(F.max("error")).collect()  # of all tasks at once, which a search for one is not
+        if refused is not None:
+            error: StrandlineError = pickle.loads(refused)
             error.now_safe("Nothing was deleted.")
             raise error
         failed = F.raise_error(F.lit("a file that could be read cannot be read any more"))
