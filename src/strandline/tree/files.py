@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from strandline.errors import FormatError, ObjectMissing
+from strandline.parallel import in_parallel
 from strandline.tree.node_file import NodeInfo, Part
 from strandline.tree.range_file import RangeInfo
 from strandline.tree.store import Tree, TreeStore
@@ -17,7 +18,8 @@ class TreeFiles:
     of two nodes with one id may be in different files, all of which are needed.
 
     Args:
-        broken: called with a node that cannot be read, and the error; without it, the error is raised.
+        broken: called with a node that cannot be read, and the error, maybe in a thread; without it, the error is
+            raised.
 
     Attributes:
         nodes, ranges: by address.
@@ -41,17 +43,21 @@ class TreeFiles:
             ObjectMissing, Corrupted, NewerFormat: a node cannot be read.
         """
         fresh: list[Part] = []
-        waiting = list(tree.parts)
-        while waiting:
-            part = waiting.pop()
-            if not isinstance(part, NodeInfo):
-                if part.address not in self.ranges:
-                    self.ranges[part.address] = part
-                    fresh.append(part)
-            elif part.address not in self.nodes:
-                self.nodes[part.address] = part
-                fresh.append(part)
-                waiting += self._below(part)
+        level: Sequence[Part] = tree.parts
+        while level:
+            unopened: list[NodeInfo] = []
+            for part in level:
+                if not isinstance(part, NodeInfo):
+                    if part.address not in self.ranges:
+                        self.ranges[part.address] = part
+                        fresh.append(part)
+                elif part.address not in self.nodes:
+                    self.nodes[part.address] = part
+                    unopened.append(part)
+            fresh += unopened
+            is_far = self._store.blobs.is_remote and len(unopened) > 1
+            opened = in_parallel(self._below, unopened) if is_far else map(self._below, unopened)
+            level = [part for parts in opened for part in parts]
         return fresh
 
     def _below(self, node: NodeInfo) -> Sequence[Part]:

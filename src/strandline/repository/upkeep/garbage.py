@@ -34,6 +34,7 @@ from strandline.envelope import decode, encode
 from strandline.errors import BranchGone, Contention, Corrupted, ObjectMissing, RefNotFound, StorageError, UsageError
 from strandline.ids import BranchId, CommitId, StagingToken, new_id
 from strandline.kv.store import PredicateFailed
+from strandline.parallel import in_parallel
 from strandline.progress import Progress, no_progress
 from strandline.repository.upkeep.judging import DELETE_KEYS, GarbagePlace, Round, Rule, Survey, Surveyor, SurveyorHere
 from strandline.repository.upkeep.owners import KnownTransactions
@@ -337,18 +338,17 @@ class Collector:
     def _ranges(self, refs: Iterable[TreeRef], files: Survey) -> list[RangeInfo]:
         trees = TreeStore(self._stores.trees.blobs, CACHE_MAX_BYTES)
         found = TreeFiles(trees)
-        names: list[str] = []
-        for ref in refs:
-            if ref != EMPTY.ref:
-                names.append(f"{METARANGES_FOLDER}/{ref}.parquet")
-                try:
-                    found.add(trees.tree(ref))
-                except (ObjectMissing, Corrupted) as error:
-                    raise Corrupted(
-                        f"{error.what} Without it, it cannot be told what else is needed.",
-                        safe="Nothing was deleted.",
-                        next="Run `strandline fsck`; restore the file, or delete the branch or tag that needs it.",
-                    ) from error
+        wanted = [ref for ref in refs if ref != EMPTY.ref]
+        names = [f"{METARANGES_FOLDER}/{ref}.parquet" for ref in wanted]
+        try:
+            for tree in in_parallel(trees.tree, wanted) if trees.blobs.is_remote else map(trees.tree, wanted):
+                found.add(tree)
+        except (ObjectMissing, Corrupted) as error:
+            raise Corrupted(
+                f"{error.what} Without it, it cannot be told what else is needed.",
+                safe="Nothing was deleted.",
+                next="Run `strandline fsck`; restore the file, or delete the branch or tag that needs it.",
+            ) from error
         files.mark(pa.array([*names, *found.addresses], pa.string()))
         return list(found.ranges.values())
 
