@@ -76,7 +76,9 @@ class BackgroundThreads:
             return
         self._closing.set()
         until = time.monotonic() + EXIT_WAIT_S
-        for thread in list(self._running.values()):
+        with self._lock:  # a job that was begun just before is among them by then
+            running = list(self._running.values())
+        for thread in running:
             thread.join(max(0.0, until - time.monotonic()))
 
 

@@ -206,7 +206,7 @@ def test_json_is_one_object_a_line(lake_cli: Run) -> None:
         (("table", "rewrite", "nyc/main"), 2, "names no table"),
         (("table", "rewrite", "nyc/main/none"), 3, "no table record"),
         (("table", "mirror", "nowhere", "nyc/main/t"), 3, "no folder"),
-        (("table", "mirror", ".", "nyc/main"), 2, "1 to"),
+        (("table", "mirror", ".", "nyc/main"), 2, "needs a path"),
         (("table", "mirror", ".", "nyc/main/t", "--partition-types", "year"), 2, "not a column and its type"),
         (("table", "mirror", ".", "nyc/main/t", "--file-format", "xml"), 2, "not a format"),
         (("restore", "nowhere"), 3, "no complete backup"),

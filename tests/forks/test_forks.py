@@ -499,6 +499,33 @@ def test_a_store_is_closed_under_no_call(tmp_path: Path) -> None:
         assert store._writer is None
 
 
+def test_a_store_is_closed_although_a_thread_is_about_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that ends closes its connection by itself, and the store does not wait for it."""
+    from strandline.kv import sqlite
+
+    store = SqliteStore(tmp_path / "db")
+    store.set(b"p", b"k", b"v")
+    close, ends, goes_on = sqlite._close, threading.Event(), threading.Event()
+
+    def slowly(session: Any) -> None:
+        if session.has_ended:
+            ends.set()
+            assert goes_on.wait(30)
+        close(session)
+
+    monkeypatch.setattr(sqlite, "_close", slowly)
+    thread = threading.Thread(target=lambda: store.get(b"p", b"k"))
+    thread.start()
+    assert ends.wait(30)
+    store.close()
+    try:
+        assert store._writer is None
+    finally:
+        goes_on.set()
+        thread.join()
+    assert all(session.connection is None for session in store._sessions)
+
+
 def test_a_transaction_that_both_sides_of_a_fork_have_is_published_once(lake: Lake) -> None:
     main = lake.repository("nyc").branch("main")
     tx = main.transaction("job", "both")

@@ -37,15 +37,17 @@ class Session:
         connection: its own, opened when it is needed; before it is closed, nobody is inside.
         depth: how many calls of the thread are inside; more than one if a signal handler or a finalizer calls.
         unchanged: what the connection relies on if it reads the file as one that nobody changes.
+        has_ended: its thread does nothing any more but close the connection.
         is_lost: this is the copy that a fork made of a session in use: not one more statement may run on it.
     """
 
-    __slots__ = ("connection", "depth", "is_lost", "thread", "unchanged")
+    __slots__ = ("connection", "depth", "has_ended", "is_lost", "thread", "unchanged")
 
     def __init__(self) -> None:
         self.connection: Any = None
         self.unchanged: Any = None
         self.depth = 0
+        self.has_ended = False
         self.is_lost = False
         self.thread = threading.get_ident()
 

@@ -149,6 +149,7 @@ class SqliteStore(Store):
 
     def _end_session(self, session: Session) -> None:
         """The session's thread has ended."""
+        session.has_ended = True
         session.depth += 1
         if not gate.is_shut:  # else the fork closes it
             _close(session)
@@ -220,7 +221,8 @@ class SqliteStore(Store):
         for session in sessions:
             if not session.depth:
                 _close(session)
-        if not any(session.depth for session in sessions):
+        # a thread that has ended may still close its own connection, and never writes again
+        if not any(session.depth and not session.has_ended for session in sessions):
             self._close_writer()
 
     # --- forks: see `fork_gate` ---------------------------------------------------------------------------------------
