@@ -30,6 +30,8 @@ settings.register_profile(
     "mutations", settings.get_profile("suite"), derandomize=True, phases=(Phase.explicit, Phase.generate)
 )
 settings.load_profile("suite")
+# the Java of a test ends before it has repaid what a second compiler and a collector in threads cost on two cores
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 SPARK = os.environ.get("STRANDLINE_TEST_SPARK", "local")
 """Which Spark the tests of tables use: local, connect (a Connect server), s3 (S3A on versitygw), newest."""
 
