@@ -32,7 +32,7 @@ test-cluster: servers
 	@$(RUN) $(BUDGETS) $(BIN)/python -m pytest -m cluster tests/spark
 
 beside: servers ## test-sparks and kills, two at a time
-	@$(BIN)/python scripts/side_by_side.py '$(MAKE) READY=1 test-s3 kills test-cluster' '$(MAKE) READY=1 test-connect test-newest'
+	@$(BIN)/python scripts/side_by_side.py '$(MAKE) READY=1 test-s3 kills' '$(MAKE) READY=1 test-connect test-newest test-cluster'
 
 kills: servers ## drivers and executors of Spark jobs, killed at some calls of a store and some moments; KILLS=all for every call and 200 moments
 	@$(RUN) $(if $(KILLS),,$(BUDGETS)) STRANDLINE_TEST_KILLS=$(KILLS) $(BIN)/python -m pytest -q -m kill tests/transactions tests/shards tests/server tests/test_pipelines.py
