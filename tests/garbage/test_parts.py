@@ -49,7 +49,7 @@ def test_a_linker_is_refused_what_a_part_lists(repo: Repository) -> None:
     _, keys = condemned(repo)
     for key in (keys[0], keys[9], keys[10], keys[29]):
         with pytest.raises(ObjectMissing, match="being collected"):
-            promises.announce_links(stores, [f"data/{new_id()}/{new_id()}", key])
+            promises.announce_links(stores, ["data/!", key])  # the other one lies in no part
     promises.announce_links(stores, [f"data/{new_id()}/{new_id()}", "data/", "e"])
 
 
