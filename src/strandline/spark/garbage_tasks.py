@@ -156,15 +156,13 @@ def writes_lists(url: str, folder: str) -> Task:
 def settles(url: str, folder: str, linked: str) -> Task:
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         blobs = open_store(url)
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                part = msgspec.json.decode(text, type=ListPart)
-                try:
-                    left = without(blobs, folder, part, _linked_between(blobs, linked, part.first, part.last))
-                except (BlobNotFound, Corrupted) as error:
-                    yield _told([], error)
-                    continue
-                yield _told([] if left is None else [left])
+        for part in _parts(batches):
+            try:
+                left = without(blobs, folder, part, _linked_between(blobs, linked, part.first, part.last))
+            except (BlobNotFound, Corrupted) as error:
+                yield _told([], error)
+                continue
+            yield _told([] if left is None else [left])
 
     return run
 
@@ -186,15 +184,19 @@ def _linked_between(blobs: BlobStore, file: str, first: str, last: str) -> pa.St
 def deletes(url: str, round: Round) -> Task:
     def run(batches: Batches) -> Iterator[pa.RecordBatch]:
         blobs = open_store(url)
-        for batch in batches:
-            for text in batch.column(0).to_pylist():
-                part = msgspec.json.decode(text, type=ListPart)
-                try:
-                    yield _told([part] if delete_listed(blobs, round, part) else [])
-                except (BlobNotFound, Corrupted) as error:
-                    yield _told([], error)
+        for part in _parts(batches):
+            try:
+                yield _told([part] if delete_listed(blobs, round, part) else [])
+            except (BlobNotFound, Corrupted) as error:
+                yield _told([], error)
 
     return run
+
+
+def _parts(batches: Batches) -> Iterator[ListPart]:
+    for batch in batches:
+        for text in batch.column(0).to_pylist():
+            yield msgspec.json.decode(text, type=ListPart)
 
 
 def _told(parts: Sequence[ListPart], error: Exception | None = None) -> pa.RecordBatch:

@@ -345,7 +345,7 @@ class Collector:
                 found.add(tree)
         except (ObjectMissing, Corrupted) as error:
             raise Corrupted(
-                f"{error.what} Without it, it cannot be told what else is needed.",
+                f"{error.what} Without it, the collector does not know what else is needed.",
                 safe="Nothing was deleted.",
                 next="Run `strandline fsck`; restore the file, or delete the branch or tag that needs it.",
             ) from error
