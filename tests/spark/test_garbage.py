@@ -196,7 +196,9 @@ def test_lists_in_parts_are_deleted_in_tasks(
     spared = next(key for key in blobs.list_keys("data/") if blobs.get(key) == b"gone with its branch")
     before = set(blobs.list_keys())
     plan = repo.gc.plan(grace_days=0)
-    promises.announce_links(stores, [spared])  # somebody is about to refer to it
+    monkeypatch.setattr(garbage, "LINKS_PER_GROUP", 1)
+    ends = [f"data/{end * 20}/x" for end in "0f"]
+    promises.announce_links(stores, [ends[0], spared, ends[1]])  # somebody is about to refer to it
     done = repo.gc.run(grace_days=0, spark=spark)
     assert (done.files, done.bytes) == (plan.files, plan.bytes)
     gone = before - set(blobs.list_keys())
